@@ -1,10 +1,12 @@
 """Whether each variable of a compiled program is updated as one device would: proven, wrong or not shown."""
 
 import collections
+import functools
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from epl.audit.compared_values import AFTER, SUM, UNKNOWN, UNORDERED, VECTOR, Terms, Value
+from epl.audit.gathered_rows import ROWS
 from epl.audit.walk import Walk, original_name
 from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input
@@ -70,8 +72,12 @@ class _Audit(object):
         self._analysis = analyse(source)
         self._terms = Terms()
         self._one = Walk(self._terms, source.graph, self._analysis.varying, self._shape_of)
-        self._gradients = self._factors()
-        self._walk = Walk(self._terms, source.graph, self._analysis.varying, self._shape_of, graphs, self._is_whole)
+        self._gradients, self._sparse, self._partners = {}, {}, {}
+        self._find_gradients()
+        sparse = {term: functools.partial(self._are_whole, term) for term in self._partners}
+        self._walk = Walk(
+            self._terms, source.graph, self._analysis.varying, self._shape_of, graphs, self._is_whole, sparse
+        )
         self._initial = {name for variable in source.variables.values() for name in variable.initializers}
 
     def _shape_of(self, tensor):
@@ -90,23 +96,28 @@ class _Audit(object):
             for each in all_found
         ]
 
-    def _factors(self):
-        """dict of the term of each gradient to "mean" where that of one device is the mean of those of the shares;
-        else to why that is not known."""
+    def _find_gradients(self):
+        """Notes of the term of each gradient "mean" where that of one device is the mean of those of the shares, else
+        why that is not known: of sparse ones of the values; and which values and indices belong together."""
         kinds = {}
         for loss in plan_losses(self._program, self._analysis):
             others = [term for term in loss.terms if term.kind not in _AS_MEANS]
             why = "the loss '%s' has a term that is no mean over the rows: '%s'"
             kinds[loss.tensor] = why % (loss.tensor, others[0].tensor) if others else "mean"
-        found = {}
         for gradient, _ in self._program.computed:
-            if gradient.values is None or gradient.indices is not None:
+            if gradient.values is None:
                 continue
             seeds = self._seeds(node_of(gradient.values))
             told = {kinds.get(loss, "the loss '%s' is not known" % loss) for loss in seeds}
             term = self._one.value(0, parse_input(gradient.values)).term
-            found[term] = "mean" if told == {"mean"} else " ".join(sorted(told - {"mean"}) or ["its loss is not known"])
-        return found
+            reason = "mean" if told == {"mean"} else " ".join(sorted(told - {"mean"}) or ["its loss is not known"])
+            if gradient.indices is None:
+                self._gradients[term] = reason
+                continue
+            self._sparse[term] = reason
+            indices = self._one.value(0, parse_input(gradient.indices)).term
+            self._partners.setdefault(term, set()).add(indices)
+            self._partners.setdefault(indices, set()).add(term)
 
     def _seeds(self, name):
         nodes = self._graph.nodes
@@ -115,6 +126,9 @@ class _Audit(object):
 
     def _is_whole(self, term, factor, shares):
         return self._gradients.get(term) == "mean" and factor * shares == 1
+
+    def _are_whole(self, term, factor, shares):
+        return factor == 1 if term not in self._sparse else self._sparse[term] == "mean" and factor * shares == 1
 
     def _updates(self, walk, graphs):
         """{worker: {(variable, number of its copy): [(Value, node)]}} of what training writes: no first values, nothing
@@ -190,6 +204,10 @@ class _Audit(object):
 
     def _problem(self, name, worker, wanted, expected, writes):
         left = collections.Counter(wanted)
+        for _, node in writes if len(expected) > 1 else ():
+            if self._graphs[worker].nodes[node].op in effects.SETS and original_name(node)[0] not in self._graph.nodes:
+                reason = "it is set to what %d updates have made of another copy" % len(expected)
+                return Finding(name, NOT_SHOWN, node, worker, reason)
         for value, node in writes:
             varies = value.share is not None and len(self._walk.shares) > 1
             if left[value.term] and not varies:
@@ -239,6 +257,8 @@ class _Audit(object):
             return self._of_sum(what, wanted, expected), []
         if kind == VECTOR:
             return self._of_vector(what, wanted, expected), []
+        if kind == ROWS:
+            return self._of_rows(what, wanted, expected), []
         if kind in effects.SETS and self._terms.kind(inputs[effects.VALUE_INPUT]) in (AFTER, VECTOR):
             taken = inputs[effects.VALUE_INPUT]
             spans = self._terms.formulas[taken][1] or ((Value(taken, None), 0, 0),)
@@ -265,6 +285,34 @@ class _Audit(object):
         """Whether it is not known which of some terms stands for which of one device's."""
         known = {self._terms.origin(each) is not None for each in terms}
         return len(known) > 1 or any(self._terms.kind(each) == UNKNOWN for each in self._terms.below(terms))
+
+    def _of_rows(self, parts, wanted, expected):
+        """Of rows of a sparse gradient that are not just those that are wanted."""
+        shares, term = self._walk.shares, parts[0][0].term
+        if term != wanted:
+            return self._difference(term, wanted)
+        told = self._sparse.get(term, "mean")
+        if told != "mean":
+            return NOT_SHOWN, "%s is gathered from all copies, and %s" % (expected, told)
+        total, found = collections.Counter(), [value.share for value, _ in parts]
+        for value, factor in parts:
+            total[value.share] += factor
+        if set(found) == {None}:
+            return NOT_SHOWN, "%s is gathered %d times, and does not depend on data" % (expected, len(parts))
+        missing = sorted(shares - set(found))
+        if missing:
+            text = "%s is gathered from %d of %d copies and micro-batches: that of %s is missing"
+            return WRONG, text % (expected, len(total), len(shares), _share_told(missing[0]))
+        wrong = sorted(share for share in total if total[share] * len(shares) != 1) if term in self._sparse else []
+        if wrong:
+            text = "%s of %s counts %s times what it does in the mean over all copies and micro-batches"
+            return WRONG, text % (expected, _share_told(wrong[0]), total[wrong[0]] * len(shares))
+        if len(found) == len(shares) and self._partners[term] <= self._walk.whole_rows:
+            return WRONG, "%s is in another order than what it belongs to, '%s'" % (
+                expected,
+                self._terms.origin(min(self._partners[term])),
+            )
+        return NOT_SHOWN, "%s is gathered in an order of its own" % expected
 
     def _of_vector(self, spans, wanted, expected):
         """Of elements that are not just those that are wanted."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from epl.audit.compared_values import AFTER, SOURCE, SUM, UNKNOWN, VARIABLE, VECTOR, Value, near
 from epl.audit.element_spans import aligned, cut, length, vector
+from epl.audit.gathered_rows import ROWS, are_of_all, gathered, rows
 from epl.graph import tags
 from epl.graph.index import format_input
 from epl.graph.lazy import node_def_of
@@ -48,14 +49,17 @@ class Walk(object):
       graphs: Graphs of workers, by the worker's index; None: of the single-device graph itself.
       whole: function (term, factor, number of shares) -> whether the factor times the sum of a term over all shares is
         what one device has.
+      sparse: dict of the terms of values and indices of sparse gradients to a function (factor, number of shares) ->
+        whether the factor times the rows of all shares are what one device has.
+      whole_rows: those of which the rows of all shares were found, as one device has them.
       shares: all shares of the batch; empty for the single-device graph.
     """
 
-    def __init__(self, terms, source, varying, shape_of, graphs=None, whole=None):
+    def __init__(self, terms, source, varying, shape_of, graphs=None, whole=None, sparse=None):
         self._terms, self._source, self._varying, self._shape_of = terms, source, varying, shape_of
         self._is_source = graphs is None
         self.graphs = {0: source} if graphs is None else graphs
-        self._whole = whole
+        self._whole, self._sparse, self.whole_rows = whole, sparse or {}, set()
         self._known, self._open = {}, set()
         self._numbers, self._integers, self._shapes = {}, {}, {}  # of constants, by their terms
         self._sends, self._exchanges = self._tagged()
@@ -301,10 +305,26 @@ class Walk(object):
         return (self._summed([value for value, _, _ in spans], factor),) + spans[0][1:]
 
     def _all_gathered(self, worker, node, takers):
-        spans = self._concatenated([value for each in takers for value in self._values(*each)])
+        values = [value for each in takers for value in self._values(*each)]
+        found = self._gathered(values)
+        if found is not None:
+            return found
+        spans = self._concatenated(values)
         if spans is None:
             return self._unknown("it is not known where parts begin", worker, node.name)
         return vector(self._terms, spans)
+
+    def _gathered(self, values, factor=1):
+        """The rows of a sparse gradient, as what one device has of all shares where they are that; None for others."""
+        parts = gathered(self._terms, values, self._sparse)
+        if parts is None:
+            return None
+        found = rows(self._terms, parts, factor)
+        term, factors = parts[0][0].term, {times * factor for _, times in parts}
+        if are_of_all(parts, self.shares) and len(factors) == 1 and self._sparse[term](factors.pop(), len(parts)):
+            self.whole_rows.add(term)
+            return Value(term, None)
+        return found
 
     def _concatenated(self, values):
         found = []
@@ -352,6 +372,9 @@ class Walk(object):
 
     def _summed(self, values, factor=1):
         """A sum, as what one device has of all shares where it is that."""
+        if any(self._terms.kind(value.term) == ROWS for value in values):
+            known = self._gathered(values, factor) if len(values) == 1 else None
+            return known or self._terms.unknown("it adds up rows of a sparse gradient", (-1, str(values)))
         if any(self._terms.kind(value.term) == VECTOR for value in values):
             return self._summed_vectors(values, factor)
         found = self._terms.added(values, factor)
@@ -375,7 +398,7 @@ class Walk(object):
         if values and (node.op in _SAME or node.op == "Cast" and node.attr["SrcT"].type == node.attr["DstT"].type):
             return values[0]
         shares = {value.share for value in values} - {None}
-        sums = [value for value in values if self._terms.kind(value.term) in (SUM, VECTOR)]
+        sums = [value for value in values if self._terms.kind(value.term) in (SUM, VECTOR, ROWS)]
         if not self._is_source:
             if node.op in tensors.SUMS and (sums or len(shares) > 1 or self._is_doubled(node, values)):
                 return self._summed(values)
@@ -383,6 +406,10 @@ class Walk(object):
                 scaled = self._scaled(node, values, bool(sums))
                 if scaled is not None:
                     return scaled
+            if node.op == "ConcatV2" and self._integers.get(values[-1].term) == 0:
+                found = self._gathered(values[:-1])
+                if found is not None and (sums or len(shares) > 1 or self._is_new(node, values)):
+                    return found
         share = shares.pop() if len(shares) == 1 else None
         if shares:
             return self._unknown("it takes what belongs to several shares of the batch", -1, node.name)
@@ -390,8 +417,12 @@ class Walk(object):
 
     def _is_doubled(self, node, values):
         """Whether it adds something to itself, where one device does not."""
+        return len(set(values)) < len(values) and self._is_new(node, values)
+
+    def _is_new(self, node, values):
+        """Whether one device does not compute that."""
         term = self._terms.number(node.op, (_asked(node), 0), tuple(value.term for value in values))
-        return len(set(values)) < len(values) and self._terms.origin(term) is None
+        return self._terms.origin(term) is None
 
     def _operation(self, node, values, share):
         what, inputs = _asked(node), tuple(value.term for value in values)
@@ -422,7 +453,7 @@ class Walk(object):
         if term not in self._shapes:
             self._numbers[term] = _number(tensor)
             self._shapes[term] = tuple(dim.size for dim in tensor.tensor_shape.dim)
-            found = constant_value(tensor) if tensor.dtype in INDEX_TYPES and len(self._shapes[term]) == 1 else None
+            found = constant_value(tensor) if tensor.dtype in INDEX_TYPES and len(self._shapes[term]) <= 1 else None
             self._integers[term] = None if found is None else found.tolist()
 
     def _scaled(self, node, values, has_sum):
@@ -432,8 +463,7 @@ class Walk(object):
             values, factors = values[::-1], factors[::-1]
         if factors[1] is None or not (node.op == "Mul" or factors[1]):
             return None
-        term = self._terms.number(node.op, (_asked(node), 0), tuple(value.term for value in values))
-        if not has_sum and self._terms.origin(term) is not None:
+        if not has_sum and not self._is_new(node, values):
             return None
         return self._summed(values[:1], factors[1] if node.op == "Mul" else 1 / factors[1])
 

@@ -9,6 +9,7 @@ import random
 from epl.graph import tags
 from epl.graph.index import NodeInput, format_input
 from epl.graph.lazy import copy_of
+from epl.graph.types import INT32
 from epl.rules import effects
 
 # One way to break a graph: its kind, the node that is changed, and a function Graph -> Graph.
@@ -272,6 +273,84 @@ def _wrong_weight(graph):
                     yield Mutation("wrong weight", consumer, _rewired(consumer, position, NodeInput(other, 0)))
 
 
+def _gathers(graph):
+    """(EplAllGather of the indices, that of the values) of sparse gradients."""
+    for name in graph.find("EplAllGather".__eq__):
+        values = name[: -len("indices")] + "values"
+        if name.endswith("/indices") and values in graph.nodes:
+            yield name, values
+
+
+def _missing_gather(graph):
+    """What takes rows of all copies gets those of the first one."""
+    for pair in _gathers(graph):
+        if graph.nodes[pair[0]].attr["R"].i > 1:
+            yield Mutation("missing gather", pair[1], _gathering(pair, lambda taken: taken[:1] * len(taken)))
+
+
+def _indices_in_another_order(graph):
+    """The rows of two copies change places, their indices do not."""
+    for pair in _gathers(graph):
+        if graph.nodes[pair[0]].attr["R"].i > 1:
+            yield Mutation("indices in another order", pair[0], _gathering(pair[:1], lambda taken: taken[::-1]))
+
+
+def _gathering(names, other):
+    """A function that gives nodes what `other` makes of the list of their inputs."""
+
+    def apply(graph):
+        nodes = [copy_of(graph.nodes[name]) for name in names]
+        for node in nodes:
+            node.input[:] = other(list(node.input))
+        return _with(graph, *nodes)
+
+    return apply
+
+
+def _doubled_gather(graph):
+    """What takes rows of all copies gets them twice, with their indices."""
+    for pair in _gathers(graph):
+        yield Mutation("doubled gather", pair[1], _following(pair))
+
+
+def _following(pair):
+    def apply(graph):
+        for name in pair:
+            twice = name + "/twice"
+            axis = copy_of(graph.nodes[name])
+            for consumer, position in list(graph.consumers[name]):
+                if graph.inputs[consumer][position].index == 0:
+                    graph = _rewired(consumer, position, NodeInput(twice, 0))(graph)
+            node = type(axis)(op="ConcatV2", name=twice, device=axis.device)
+            node.input.extend([name, name, twice + "/axis"])
+            node.attr["N"].i = 2
+            node.attr["T"].type = axis.attr["T"].type
+            node.attr["Tidx"].type = INT32
+            graph = _with(graph, node, _zero(axis, twice + "/axis"))
+        return graph
+
+    return apply
+
+
+def _zero(like, name):
+    node = type(like)(op="Const", name=name, device=like.device)
+    node.attr["dtype"].type = INT32
+    node.attr["value"].tensor.dtype = INT32
+    node.attr["value"].tensor.tensor_shape.SetInParent()
+    node.attr["value"].tensor.int_val.append(0)
+    return node
+
+
+def _wrong_scale_of_rows(graph):
+    """Rows of all copies are taken as they are, not as the n-th part of them."""
+    for _, values in _gathers(graph):
+        for scaled, _ in graph.consumers[values]:
+            for consumer, position in graph.consumers[scaled]:
+                if graph.nodes[scaled].op == "Mul" and graph.inputs[consumer][position].index == 0:
+                    taken = NodeInput(values, 0)
+                    yield Mutation("wrong scale of rows", consumer, _rewired(consumer, position, taken))
+
+
 KINDS = collections.OrderedDict(
     [
         ("missing all-reduce", _missing_all_reduce),
@@ -289,5 +368,9 @@ KINDS = collections.OrderedDict(
         ("wrong row order", _wrong_row_order),
         ("stale weight", _stale_weight),
         ("copy not updated", _copy_not_updated),
+        ("missing gather", _missing_gather),
+        ("doubled gather", _doubled_gather),
+        ("wrong scale of rows", _wrong_scale_of_rows),
+        ("indices in another order", _indices_in_another_order),
     ]
 )

@@ -99,14 +99,31 @@ def test_an_audit_leaves_the_graphs_as_they_are():
         assert graph.to_graph_def(tf.GraphDef).SerializePartialToString(deterministic=True) == before[worker]
 
 
-@pytest.mark.parametrize("rows,reason", [(8, "one after the other"), (None, "it is not known where parts begin")])
-def test_what_is_not_followed_is_not_called_right(rows, reason):
-    def looked_up():
-        x = planning.batch() if rows else tf.placeholder(tf.float32, [None, 4])
-        return tf.reduce_mean(tf.square(tf.gather(planning.variable("table"), tf.cast(x[:, 0], tf.int32))))
+def looked_up(rows=8):
+    """Of rows of a table by their ids, with a sparse gradient."""
+    x = planning.batch(rows or 8) if rows else tf.placeholder(tf.float32, [None, 4])
+    found = tf.gather(planning.variable("table", [16, 4]), tf.cast(x, tf.int32))
+    return tf.reduce_mean(tf.square(tf.matmul(tf.reduce_sum(found, 1), planning.variable("kernel"))))
 
-    found = {finding.variable: finding for finding in audit(*job(looked_up, workers=2, devices=1))}
-    assert found["table"].verdict == NOT_SHOWN and reason in found["table"].reason
+
+@pytest.mark.parametrize("rows,optimizer", [(8, "sgd"), (8, "momentum"), (None, "adam")])
+@pytest.mark.parametrize("workers,devices,micro_batches", LAYOUTS)
+def test_sparse_gradients_are_proven(workers, devices, micro_batches, rows, optimizer):
+    made = job(lambda: looked_up(rows), optimizer, workers, devices, pipeline__num_micro_batch=micro_batches)
+    found = audit(*made)
+    assert "table" in {finding.variable for finding in found}
+    assert verdicts(found) == {PROVEN: len(found)}, audit_table(found)
+
+
+def test_what_is_not_followed_is_not_called_right():
+    def taken_in_turn():
+        with planning.control_flow("v1"):
+            w = planning.variable("w")
+            made = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, tf.matmul(x, w)), [0, planning.batch()])
+        return tf.reduce_mean(tf.square(made[1]))
+
+    found = {finding.variable: finding for finding in audit(*job(taken_in_turn, workers=2, devices=1))}
+    assert found["w"].verdict == NOT_SHOWN and "is not followed" in found["w"].reason
     assert not is_wrong(found.values())
 
 
@@ -134,6 +151,7 @@ def test_a_gradient_of_one_copy_is_named():
 PLANTED = {
     "replicas": ("missing all-reduce", "doubled all-reduce", "wrong scale", "one copy only", "doubled micro-batch")
     + ("dropped micro-batch", "swapped gradients", "update twice", "missing update", "wrong weight"),
+    "rows": ("missing gather", "doubled gather", "wrong scale of rows", "indices in another order"),
     "zero": ("sum for a mean", "wrong shard", "wrong row order", "stale weight", "copy not updated"),
 }
 
@@ -142,6 +160,8 @@ PLANTED = {
 def test_planted_faults_are_found(layout, kind):
     if layout == "replicas":
         program, compiled = job(dense, "adam", pipeline__num_micro_batch=2)
+    elif layout == "rows":
+        program, compiled = job(looked_up, "adam", 2, 2)
     else:
         program, compiled = job(wide, "momentum", 2, 1, zero__level="v1")
     planted = [each for each in graphs.mutations(compiled[0], 1) if each.kind == kind]
@@ -194,6 +214,7 @@ SCORED = collections.OrderedDict(
         ("pipeline, 1x2", (stages, "momentum", 1, 2, {"pipeline__num_micro_batch": 2})),
         ("pipelines, 4x1", (stages, "adam", 4, 1, {"pipeline__num_micro_batch": 2})),
         ("split, 1x2", (split, "momentum", 1, 2, {"cluster__colocate_split_and_replicate": True})),
+        ("sparse gradients, 2x2", (looked_up, "adam", 2, 2, {})),
         ("ZeRO v0, 2x1", (wide, "momentum", 2, 1, {"zero__level": "v0"})),
         ("ZeRO v1, 2x2", (dense, "momentum", 2, 2, {"zero__level": "v1"})),
         ("ZeRO v2, 2x1", (dense, "adam", 2, 1, {"zero__level": "v2"})),
