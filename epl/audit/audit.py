@@ -254,7 +254,8 @@ class _Audit(object):
         tensor, origin = self._terms.origin(wanted), self._terms.origin(term)
         expected = "'%s'" % tensor if tensor else "one device's '%s'" % kind_wanted
         if kind == SUM:
-            return self._of_sum(what, wanted, expected), []
+            pairs = self._addends(what, wanted)
+            return (None, pairs) if pairs else (self._of_sum(what, wanted, expected), [])
         if kind == VECTOR:
             return self._of_vector(what, wanted, expected), []
         if kind == ROWS:
@@ -336,6 +337,25 @@ class _Audit(object):
             return [] if kind == "Const" else None if value is None else [value]
         found = [self._leaves(each[0]) for each in what]
         return None if None in found else [leaf for leaves in found for leaf in leaves]
+
+    def _addends(self, items, wanted):
+        """The pairs of what is added up in the place of what one device adds up, where each has one other addend; None
+        where it is not known which stands for which."""
+        expected = self._one.addends(wanted)
+        if any(value.share is not None for value, _ in items) or wanted in expected:
+            return None
+        found = {value.term: factor for value, factor in items}
+        pairs = []
+        for factor, kind in sorted({(factor, self._terms.kind(term)) for term, factor in found.items()}):
+            one, other = (
+                [term for term, times in addends.items() if (times, self._terms.kind(term)) == (factor, kind)]
+                for addends in (found, expected)
+            )
+            differ = sorted(set(one) - set(other)), sorted(set(other) - set(one))
+            if [len(each) for each in differ] not in ([0, 0], [1, 1]):
+                return None
+            pairs.extend(zip(*differ))
+        return pairs if len(found) == len(expected) else None
 
     def _only(self, terms, others):
         """What of some terms is not among others, those of a kind together."""

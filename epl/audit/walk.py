@@ -1,5 +1,6 @@
 """Finds what the tensors of graphs are: of the single-device graph, and of those of all workers together."""
 
+import collections
 import re
 from fractions import Fraction
 
@@ -414,6 +415,22 @@ class Walk(object):
         if shares:
             return self._unknown("it takes what belongs to several shares of the batch", -1, node.name)
         return self._operation(node, values, share)
+
+    def addends(self, term):
+        """dict of the terms to their factors whose sum a term of one device is: sums, and products with constants."""
+        found, stack = collections.Counter(), [(term, Fraction(1))]
+        while stack:
+            term, factor = stack.pop()
+            kind, _, inputs = self._terms.formulas[term]
+            numbers = [self._numbers.get(each) for each in inputs]
+            if kind in tensors.SUMS:
+                stack.extend((each, factor) for each in inputs)
+            elif kind == "Mul" and [each is None for each in numbers].count(True) == 1:
+                times = next(each for each in numbers if each is not None)
+                stack.append((inputs[numbers.index(None)], factor * times))
+            else:
+                found[term] += factor
+        return found
 
     def _is_doubled(self, node, values):
         """Whether it adds something to itself, where one device does not."""

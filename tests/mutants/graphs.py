@@ -351,6 +351,14 @@ def _wrong_scale_of_rows(graph):
                     yield Mutation("wrong scale of rows", consumer, _rewired(consumer, position, taken))
 
 
+def _norm_of_a_part(graph):
+    """A norm of all gradients has the sum of squares of one of them in the place of another's."""
+    for name in graph.find(lambda op: op in ("Pack", "AddN")):
+        taken = graph.inputs[name]
+        if len(taken) > 1 and all(graph.nodes[each.node].op == "L2Loss" for each in taken):
+            yield Mutation("norm of a part", name, _rewired(name, 1, taken[0]))
+
+
 KINDS = collections.OrderedDict(
     [
         ("missing all-reduce", _missing_all_reduce),
@@ -372,5 +380,6 @@ KINDS = collections.OrderedDict(
         ("doubled gather", _doubled_gather),
         ("wrong scale of rows", _wrong_scale_of_rows),
         ("indices in another order", _indices_in_another_order),
+        ("norm of a part", _norm_of_a_part),
     ]
 )

@@ -11,6 +11,7 @@ from epl.audit.audited_job import audit_table, by_design, is_wrong
 from epl.capture.record import make_program
 from epl.config import Config
 from tests.helpers import planning
+from tests.helpers.programs import tables
 from tests.mutants import graphs
 
 LAYOUTS = [(1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (2, 2, 2)]
@@ -88,6 +89,16 @@ def test_variables_of_which_each_device_has_rows_are_not_called_wrong(workers, d
     assert not is_wrong(found), audit_table(found)
 
 
+def test_variables_that_a_step_writes_twice_are_not_called_wrong():
+    """Copies of them are set to what both writes, a decay and an update, have made of another one."""
+    with planning.capture() as graph:
+        tables.build(None, False, "decayed", False)
+        program = make_program(graph)
+    config = {"zero__level": "v1", "offload__level": "v0"}
+    found = audit(program, {i: planning.compiled(program, 2, 1, i, **config).graph for i in range(2)})
+    assert {finding.verdict for finding in found if finding.variable in ("all/table", "all/kernel")} == {NOT_SHOWN}
+
+
 def test_an_audit_leaves_the_graphs_as_they_are():
     program, compiled = job(dense, workers=2, devices=1, zero__level="v1")
     before = {
@@ -113,6 +124,29 @@ def test_sparse_gradients_are_proven(workers, devices, micro_batches, rows, opti
     found = audit(*made)
     assert "table" in {finding.variable for finding in found}
     assert verdicts(found) == {PROVEN: len(found)}, audit_table(found)
+
+
+def clipped(optimizer="adam", workers=1, devices=2, **config):
+    """A job whose gradients, one of them sparse, are clipped by the norm of all of them."""
+    with planning.capture(seed=1) as graph:
+        updates = OPTIMIZERS[optimizer]()
+        gradients, variables = zip(*updates.compute_gradients(looked_up()))
+        updates.apply_gradients(zip(tf.clip_by_global_norm(gradients, 0.1)[0], variables))
+        program = make_program(graph)
+        config = dict({"communication__clip_after_allreduce": True}, **config)
+        return program, {i: planning.compiled(program, workers, devices, i, **config).graph for i in range(workers)}
+
+
+@pytest.mark.parametrize("workers,devices,micro_batches", LAYOUTS)
+def test_clipped_gradients_are_proven(workers, devices, micro_batches):
+    found = audit(*clipped("momentum", workers, devices, pipeline__num_micro_batch=micro_batches))
+    assert len(found) >= 2 and verdicts(found) == {PROVEN: len(found)}, audit_table(found)
+
+
+def test_gradients_that_each_copy_clips_are_not_called_right():
+    found = audit(*clipped(communication__clip_after_allreduce=False))
+    assert not is_wrong(found), audit_table(found)
+    assert {"table", "kernel"} <= {each.variable for each in found if each.verdict == NOT_SHOWN}
 
 
 def test_what_is_not_followed_is_not_called_right():
@@ -152,6 +186,7 @@ PLANTED = {
     "replicas": ("missing all-reduce", "doubled all-reduce", "wrong scale", "one copy only", "doubled micro-batch")
     + ("dropped micro-batch", "swapped gradients", "update twice", "missing update", "wrong weight"),
     "rows": ("missing gather", "doubled gather", "wrong scale of rows", "indices in another order"),
+    "clipped": ("norm of a part",),
     "zero": ("sum for a mean", "wrong shard", "wrong row order", "stale weight", "copy not updated"),
 }
 
@@ -162,6 +197,8 @@ def test_planted_faults_are_found(layout, kind):
         program, compiled = job(dense, "adam", pipeline__num_micro_batch=2)
     elif layout == "rows":
         program, compiled = job(looked_up, "adam", 2, 2)
+    elif layout == "clipped":
+        program, compiled = clipped()
     else:
         program, compiled = job(wide, "momentum", 2, 1, zero__level="v1")
     planted = [each for each in graphs.mutations(compiled[0], 1) if each.kind == kind]
