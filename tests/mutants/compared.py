@@ -70,10 +70,7 @@ class Job(object):
                     kernel = tf.get_variable(
                         "w%d" % layer, [4, 4], initializer=tf.random_normal_initializer(seed=layer)
                     )
-                    hidden = tf.matmul(hidden, kernel)
-                    if layer in (0, 3):  # the others have neighbours of the same shape
-                        hidden += tf.get_variable("b%d" % layer, [4])
-                    hidden = tf.tanh(hidden)
+                    hidden = tf.tanh(tf.matmul(hidden, kernel))  # all of one shape, so that gradients can be swapped
                 if stage == 1:
                     self._loss = tf.reduce_mean(tf.square(hidden - 0.5), name="loss")
         self._train = OPTIMIZERS[optimizer]().minimize(self._loss, global_step=tf.train.get_or_create_global_step())

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.either_line
+
 PROGRAM = "tests.mutants.compared:found_by_kind"
 
 

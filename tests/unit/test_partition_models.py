@@ -348,11 +348,11 @@ def test_a_variable_that_cannot_be_updated_in_parts(monkeypatch):
         kernel = tf.get_variable("kernel", [4, 6], use_resource=False)
         loss = tf.reduce_sum(tf.matmul(tf.ones([2, 4]), kernel))
         tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    fits = propagate._Spread._fits_variables
+    fits = propagate._Propagation._fits_variables
 
     def no_update(self, strategy, name, inputs):
         return "Apply" not in name and fits(self, strategy, name, inputs)
 
-    monkeypatch.setattr(propagate._Spread, "_fits_variables", no_update)
+    monkeypatch.setattr(propagate._Propagation, "_fits_variables", no_update)
     with pytest.raises(UnsupportedError, match="takes the variable 'kernel', which lies sharded.1. over 2"):
         shards.partitioned(graph, 2, ["kernel"])
