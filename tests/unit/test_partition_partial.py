@@ -87,6 +87,7 @@ def check(makers, seed):
     return left
 
 
+@pytest.mark.timeout(900)  # it takes long beside other work
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_sums_of_which_each_shard_has_a_part(seed):
     left = check(MAKERS, seed)
