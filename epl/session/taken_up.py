@@ -111,20 +111,18 @@ class Positions(object):
         return dict(found, before=before, taken=taken, order=order)
 
     def _take_up(self, position, saved):
-        name, before = position.iterator, saved["before"] if saved["alike"] else saved["taken"]
-        if before:
+        name, count, state = position.iterator, saved["count"], saved["state"]
+        if saved["before"]:
             stream = self._stream(position)
-            self._versions.inner.run((stream.taken + ":0",), [before], (), (stream.maker,))
-        self._counts[name], self._before[name] = saved["count"] if saved["alike"] else 0, before
-        if not saved["alike"]:
-            return
-        if saved["state"] is None:
+            self._versions.inner.run((stream.taken + ":0",), [saved["before"]], (), (stream.maker,))
+        if state is not None:
+            self._versions.inner.run((position.given + ":0",), [state], (), (position.take_up,))
+        elif count:
             again = "Reading %d elements of '%s' again, up to where '%s' was saved"
-            _LOG.info(again, saved["count"], name, self._checkpoint)
-            for _ in range(saved["count"]):
+            _LOG.info(again, count, name, self._checkpoint)
+            for _ in range(count):
                 self._versions.run_targets((position.skip,))
-        else:
-            self._versions.inner.run((position.given + ":0",), [saved["state"]], (), (position.take_up,))
+        self._counts[name], self._before[name] = count, saved["before"]
 
     def _position(self, iterator):
         return next(each for each in self._versions.plan.positions if each.iterator == iterator)
@@ -139,7 +137,7 @@ class Positions(object):
         if self._saved is not None:
             return
         self._saved = {}
-        every, problem = self._kept
+        (every, problem), self._kept = self._kept, None  # what others have in their shuffle buffers takes room
         if problem is None:
             self._saved, problem = self._fitting(every)
         if problem is not None:
@@ -165,7 +163,9 @@ class Positions(object):
                 )
             if then != now and len(taken) > 1:
                 return {}, "the %d workers had not read equally much of '%s'" % (then, name)
-        return {name: dict(saved, alike=then == now) for name, saved in own.items()}, None
+        if then != now:  # it begins behind what all had taken, with nothing read since
+            own = {name: dict(saved, count=0, state=None, before=saved["taken"]) for name, saved in own.items()}
+        return own, None
 
 
 def _first_line(error):

@@ -63,10 +63,13 @@ def test_savers_of_the_program(two_devices, tmp_path):
 
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "reversed 4"])
 def test_any_number_of_workers_goes_on(two_workers, two_devices, tmp_path, kind):
-    """Each step takes the next elements of one order, whoever reads them: two workers, one with two devices, two."""
+    """Each step takes the next elements of one order, whoever reads them: two workers, one with two devices, two.
+
+    One of the jobs ends before its first step, once it has saved what it has restored.
+    """
     wanted, _ = two_workers(PROGRAM, str(tmp_path / "whole"), STEPS, kind, saved="global")
     folder, batches = str(tmp_path / "parts"), []
-    for steps, run in ((5, two_workers), (9, two_devices), (13, two_devices), (STEPS, two_workers)):
+    for steps, run in ((5, two_workers), (5, two_devices), (9, two_devices), (13, two_devices), (STEPS, two_workers)):
         got = run(PROGRAM, folder, steps, kind, saved="global")
         got = got[0] if run is two_workers else got
         assert got["warnings"] == [] and got["began"] == len(batches)
