@@ -353,8 +353,9 @@ class BootstrapClient:
             return True
         if header.get("move"):
             with self._changed:
-                self._moving = True
-            self._move(connection)
+                self._moving = not any(ending.worker == 0 and ending.kind == "lost" for ending in self._endings)
+            if self._moving:  # there is somebody to go to
+                self._move(connection)
             return True
         return False
 

@@ -50,9 +50,9 @@ def work(worker, hosts, folder, start_s, silence_s):
         if "client" in locals():
             ending = client.ending(0, 2.0)
         end = {"error": str(error), "ending": ending and [ending.worker, ending.kind, ending.message]}
-    if server is not None and end["error"] is None:
-        server.close()
     leave(folder, "end", worker, end)
+    if server is not None:
+        server.close()  # as an interpreter that ends would: what it knows goes to those whom it serves
 
 
 def main(folder, sizes, port, start_s, silence_s, without):

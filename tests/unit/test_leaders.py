@@ -132,6 +132,20 @@ def test_a_leader_that_ends_sends_its_members_to_worker_0():
         assert (chief.ending(0, 5).worker, last.ending(0, 5).worker) == (1, 1)
 
 
+def test_nobody_goes_to_a_worker_0_that_is_lost(monkeypatch):
+    with Workers([1, 2]) as job:
+        job.come(0, 1)
+        (member,) = job.come(2)
+        moved = []
+        monkeypatch.setattr(member, "_move", moved.append)
+        job.made[0][1]._connection.close()  # as a crash does
+        assert member.ending(0, 5).worker == 0
+        job.end(1)
+        with pytest.raises(CommunicationError, match="orker 1, which leads this host, is gone"):
+            member.set("a", b"1")
+        assert [(each.worker, each.kind) for each in member._endings] == [(0, "lost")] and not moved
+
+
 def test_who_does_not_fit_is_refused_by_name(monkeypatch):
     with Workers([1, 2]) as job:
         job.come(0, 1)
