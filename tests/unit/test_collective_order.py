@@ -1,11 +1,15 @@
 """The order of collectives and messages is one for all workers and goes against no edge, for every schedule."""
 
+from types import SimpleNamespace
+
 import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
 from epl.communicators import library
 from epl.config import Config
+from epl.plan.exchange.order import collective_keys
+from epl.program.collective import NEXT, READY
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 from tests.helpers.planning import by_hand
@@ -86,6 +90,18 @@ def test_an_order_where_things_wait_for_others():
     more = by_hand(("z", []), ("a", ["c"]), ("y", ["z", "c"]), ("b", []), ("c", []), ("d", ["a", "^b"]))
     further = more.order
     assert [n for n in sorted(further, key=further.get) if n in order] == ["b", "c", "a", "d"]
+
+
+def test_who_waits_for_the_next_of_its_kind_comes_behind_what_that_takes():
+    graph = by_hand(*[(name, []) for name in "abcdefg"])
+
+    def collective(name, after, turn, communicator):
+        return SimpleNamespace(name=name, after=(after,), turn=turn, communicator=communicator, shift=0, tag=0)
+
+    first, second, last = [collective(after + "_next", after, NEXT, 0) for after in "aef"]
+    others = [collective(after + "_ready", after, READY, 0) for after in "bdg"] + [collective("far", "c", NEXT, 1)]
+    keys = collective_keys(SimpleNamespace(collectives=[last, first, second] + others), graph)
+    assert sorted(keys, key=keys.get) == ["b_ready", "far", "d_ready", "a_next", "e_next", "f_next", "g_ready"]
 
 
 def test_a_circle_has_no_order():

@@ -18,6 +18,7 @@ from epl.graph.frames import Gate
 from epl.graph.index import Graph
 from epl.graph.node_defs import Type, make_node, set_attr
 from epl.plan.exchange.order import needed, out_of_order, settle
+from epl.plan.facts.loops import find_loops
 from tests.helpers import planning
 from tests.helpers.control_flow import control_flow
 
@@ -79,6 +80,19 @@ def test_loops_in_loops():
         Gate(("inner/enter", "inner/invariant_0"), ("inner/exit",)),
         Gate(("outer/enter", "outer/invariant_0"), ("outer/exit",)),
     ]
+
+
+def test_loops_are_told_in_the_order_in_which_they_were_made():
+    """Also where what the first of them takes was made last."""
+    graph = graph_of(
+        loop("first", "late", frame="a"),
+        loop("second", "early", frame="b"),
+        source("early"),
+        source("late", "second/exit"),
+    )
+    assert behind(graph, "second/exit", "first/enter")
+    loops = find_loops(graph, frozenset(), frozenset())
+    assert [each.frame for each in loops.all] == ["a", "b"]
 
 
 def test_loops_of_one_name_are_told_apart():

@@ -108,6 +108,19 @@ LOSSES = {
     "of all tokens": (lambda d: tf.reduce_mean(tf.reshape(tokens(d)[0], [-1])), {"mean"}),
     "sum of all tokens": (lambda d: tf.reduce_sum(tf.reshape(tokens(d)[0], [-1, 1])), {"sum"}),
     "l2 of all tokens": (lambda d: tf.nn.l2_loss(tf.reshape(tokens(d)[0], [-1])), {"sum"}),
+    "l2 of rows in a dimension that nobody knows": (
+        lambda d: tf.nn.l2_loss(tf.reshape(tf.transpose(d.out), [-1])),
+        {"sum"},
+    ),
+    "mean of rows in a dimension that nobody knows": (
+        lambda d: tf.reduce_mean(tf.square(tf.reshape(tf.transpose(d.out), [-1]))),
+        {"mean"},
+    ),
+    "chosen along rows": (
+        lambda d: tf.reduce_sum(tf.nn.softmax(tf.reshape(tf.transpose(d.out), [1, -1]))),
+        {"compared"},
+    ),
+    "softmax of each row": (lambda d: tf.reduce_sum(tf.nn.softmax(d.x * d.w[:, 0]) * d.x), {"sum"}),
     "penalty on embeddings": (penalty_on_embeddings, {"sum"}),
     "by the size of some": (by_size_of_some, {"ratio"}),
     "of some by index": (
