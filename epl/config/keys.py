@@ -498,6 +498,23 @@ KEYS = (
         choices=("", "per_worker", "global"),
     ),
     Key(
+        "checkpoint.keep",
+        INTEGER,
+        0,
+        "How many checkpoints of each tf.train.Saver stay, those of monitored sessions and Estimators among them, "
+        "whatever max_to_keep and keep_checkpoint_max say; an older one goes when a newer one is whole. 0: as the "
+        "program says.",
+        minimum=0,
+    ),
+    Key(
+        "checkpoint.every_s",
+        NUMBER,
+        0.0,
+        "Seconds from one checkpoint of a monitored session or an Estimator to the next, in place of the steps or "
+        "seconds that the program says; all workers save at the same step. 0: as the program says.",
+        minimum=0,
+    ),
+    Key(
         "graph.harmless_ops",
         STRING,
         "",

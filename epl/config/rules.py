@@ -89,6 +89,16 @@ def _reads_in_turns(values):
     )
 
 
+def _keeps_one_before(values):
+    if values["checkpoint.keep"] != 1 or not values["checkpoint.data_position"]:
+        return None
+    return (
+        'checkpoint.keep=1 cannot be used with checkpoint.data_position="%s": until all workers have written how far '
+        "they have read, the checkpoint before has to stay. Set checkpoint.keep to 2 at least, or leave it at 0."
+        % values["checkpoint.data_position"]
+    )
+
+
 def _shrinks(values):
     if values["amp.decr_ratio"] >= 1:
         return "amp.decr_ratio=%r would not make the loss scale smaller. Set it below 1; the default is %r." % (
@@ -123,6 +133,7 @@ PAIR_RULES = (
         _needs("amp.decr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
         _shrinks,
         _reads_in_turns,
+        _keeps_one_before,
         _needs("amp.custom_white_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
         _needs("amp.custom_black_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
         _needs("amp.debug_log", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),

@@ -4,6 +4,7 @@ alike."""
 import os
 import threading
 
+from epl.errors import UnsupportedError
 from epl.session.added import restore
 from epl.session.copies import Copies
 from epl.session.endings.data_end import check_repeated, last_of, metadata_of
@@ -29,6 +30,9 @@ class Driver(object):
       session_config: ConfigProto or None.
       config, cluster: of the process.
       job: the Job.
+
+    Attributes:
+      is_saved_by_hook: whether a CheckpointSaverHook knows this session.
     """
 
     def __init__(self, graph, session_config, config, cluster, job):
@@ -39,6 +43,8 @@ class Driver(object):
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._copies = Copies(self._versions, self._values, job, lock)
         self._recorder = recorder_of(os.environ, cluster)
+        self._every_s = config.checkpoint.every_s if worker == 0 else 0
+        self.is_saved_by_hook = False
         self._positions = Positions(self._versions, cluster) if config.checkpoint.data_position else None
         self._runner = Runner(self._versions, self._values, self._local, config, cluster, job, self._recorder)
         self._average = PendingAverage(job.background, self._local)
@@ -61,6 +67,13 @@ class Driver(object):
           The values of the fetches, in order.
         """
         step, following = self._versions.step(fetches, targets, tuple(feeds)), self._job.following
+        if self._every_s and step.changes.trains and not self.is_saved_by_hook:
+            raise UnsupportedError(
+                "checkpoint.every_s=%g has no effect in this session: no CheckpointSaverHook saves it. Train with "
+                "tf.train.MonitoredTrainingSession(checkpoint_dir=...), whose save_checkpoint_secs or "
+                "save_checkpoint_steps is not None, or an Estimator; else leave checkpoint.every_s at 0."
+                % self._every_s
+            )
         if self._recorder is not None:
             self._recorder.begins(self, step, fetches, targets, feeds)
         if self._positions is not None:

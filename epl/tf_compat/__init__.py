@@ -75,6 +75,8 @@ from epl.tf_compat.kerases import (
 from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
 from epl.tf_compat.saving import (
     export_folder_of,
+    keep_latest,
+    remove_older,
     wrap_event_writers,
     wrap_object_checkpoints,
     wrap_saved_model_builder,
@@ -155,6 +157,7 @@ __all__ = [
     "is_function_graph",
     "is_root_graph",
     "is_variable",
+    "keep_latest",
     "keras_session",
     "known_op_def",
     "last_step_of",
@@ -172,6 +175,7 @@ __all__ = [
     "original_op_type",
     "output_shapes",
     "program_lines",
+    "remove_older",
     "reverses_duplicates",
     "restore_from",
     "session_of",

@@ -24,6 +24,26 @@ def wrap_saver_save(wrapper):
     wrap(saver_module.Saver, "save", wrapper)
 
 
+def keep_latest(saver, number):
+    """Before a tf.train.Saver that is built saves: it keeps so many checkpoints, whatever the program has said.
+
+    Args:
+      saver: the Saver; it may know of more, of which the oldest go with `remove_older`.
+      number: 1 or more.
+    """
+    saver.saver_def.max_to_keep = number
+    known = saver._last_checkpoints
+    surplus = max(0, len(known) - number)
+    saver._checkpoints_to_be_deleted.extend(known[:surplus])
+    del known[:surplus]
+
+
+def remove_older(saver, meta_graph_suffix):
+    """Once a Saver has saved: removes what it no longer keeps; TensorFlow itself removes one at each time."""
+    while saver._checkpoints_to_be_deleted:
+        saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=meta_graph_suffix)
+
+
 def wrap_saver_restore(wrapper):
     wrap(saver_module.Saver, "restore", wrapper)
 

@@ -141,9 +141,11 @@ def last_step_of(hook):
     return hook._last_step
 
 
-def wrap_saver_hook(wrapper):
-    """`wrapper(original, hook, ...)` around the constructor of CheckpointSaverHook."""
-    wrap(hooks_module.CheckpointSaverHook, "__init__", wrapper)
+def wrap_saver_hook(init, after_create_session):
+    """`init(original, hook, ...)` around the constructor of CheckpointSaverHook; `after_create_session(original, hook,
+    session, coord)` around where it gets to know its session."""
+    wrap(hooks_module.CheckpointSaverHook, "__init__", init)
+    wrap(hooks_module.CheckpointSaverHook, "after_create_session", after_create_session)
 
 
 def timer_of(hook):

@@ -217,3 +217,11 @@ def initialized(data):
 def test_one_order_needs_shares_of_records(config):
     with pytest.raises(ConfigError, match="is for data sets that io.shard_dataset divides"):
         Config(dict({"checkpoint.data_position": "global"}, **config))
+
+
+@pytest.mark.parametrize("saved", ["per_worker", "global"])
+def test_the_checkpoint_before_stays_until_all_have_written(saved):
+    config = {"checkpoint.data_position": saved, "io.shard_dataset": True, "checkpoint.keep": 1}
+    with pytest.raises(ConfigError, match="until all workers have written how far they have read"):
+        Config(config)
+    assert Config(dict(config, **{"checkpoint.keep": 2})).checkpoint.keep == 2

@@ -1,6 +1,7 @@
 """Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
 
 import atexit
+import contextlib
 import numbers
 import os
 import re
@@ -12,7 +13,7 @@ from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session import position_files
 from epl.session.endings.file_errors import told
-from epl.session.front_ends.saves import Save, are_several, check_seen
+from epl.session.front_ends.saves import Save, are_several, check_by_saver, check_seen
 from epl.session.hooks import current_job, driver_of
 from epl.session.owned import own
 
@@ -54,14 +55,15 @@ def _own(path, driver, without=None):
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
-    driver = driver_of(sess)
+    driver, config = driver_of(sess), Env.get().config.checkpoint
 
     def write():
         _own(save_path, driver)
         if driver is not None:
             driver.save_positions(_numbered(sess, save_path, global_step))
-        path = original(saver, sess, save_path, global_step, *args, **kwargs)
-        if path and Env.get().config.checkpoint.data_position:
+        with _keeping(saver, config.keep, *args, **kwargs):
+            path = original(saver, sess, save_path, global_step, *args, **kwargs)
+        if path and config.data_position:
             position_files.clean(path, Env.get().cluster.worker_num)
         return path
 
@@ -80,6 +82,18 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
             driver.run(fetched, (), dict.fromkeys(fed, ""))
     save.until_written(path)
     return path
+
+
+@contextlib.contextmanager
+def _keeping(saver, number, latest_filename=None, meta_graph_suffix="meta", meta=True, write_state=True, *_, **__):
+    """While a Saver saves, called with these arguments: so many checkpoints stay; 0: as it was told. Of what it writes
+    without the state file, such as exports, it keeps no count."""
+    counts = number and write_state and saver.saver_def is not None
+    if counts:
+        tf_compat.keep_latest(saver, number)
+    yield
+    if counts:
+        tf_compat.remove_older(saver, meta_graph_suffix)
 
 
 def _numbered(session, save_path, global_step):
@@ -111,6 +125,7 @@ def _save_by_timer(original, *args, **kwargs):
 
 
 def _save_objects(original, saver, file_prefix, *args, **kwargs):
+    check_by_saver("tf.train.Checkpoint")
     session = kwargs.get("session") or tf_compat.tf.get_default_session()
     driver = driver_of(session) if session is not None else None
     if driver is not None and (driver.divided or driver.rewritten.plan.saves_together):

@@ -16,7 +16,7 @@ from epl.errors import UnsupportedError
 from epl.plan.layout.layout import is_split
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief, wait_for_all
-from epl.session.front_ends.saves import Save, are_several
+from epl.session.front_ends.saves import Save, are_several, check_by_saver
 from epl.session.hooks import driver_of, job
 
 _LOG = logging.getLogger("epl")
@@ -71,6 +71,7 @@ def _fit(original, model, *args, **kwargs):
 
 def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     """The chief writes; where other workers have some of the variables, they help until it is through."""
+    check_by_saver("Keras")
     if not are_several() or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, overwrite, *args, **kwargs) if is_chief() else None
     if _shares_batches(model):

@@ -22,7 +22,7 @@ def install():
     tf_compat.wrap_worker_session_creator(_create_as_chief)
     tf_compat.wrap_should_stop(_should_stop)
     tf_compat.wrap_monitored_training_session(_training_session)
-    tf_compat.wrap_saver_hook(_saver_hook)
+    tf_compat.wrap_saver_hook(_saver_hook, _saver_hook_begins)
     tf_compat.wrap_stop_hook(_stop_hook)
 
 
@@ -106,8 +106,18 @@ def _training_session(original, *args, **kwargs):
 
 def _saver_hook(original, hook, *args, **kwargs):
     original(hook, *args, **kwargs)
+    every_s = Env.get().config.checkpoint.every_s
+    if every_s:
+        tf_compat.set_timer(hook, tf.train.SecondOrStepTimer(every_secs=every_s))
     share_timer(hook)
     tf_compat.set_timer(hook, NoticeTimer(tf_compat.get_timer(hook)))
+
+
+def _saver_hook_begins(original, hook, session, coord):
+    original(hook, session, coord)
+    driver = driver_of(session)
+    if driver is not None:
+        driver.is_saved_by_hook = True
 
 
 def has_notice():

@@ -135,6 +135,20 @@ def _look(path, news, worker):
     apart.discard(folder)
 
 
+def check_by_saver(what):
+    """Raises UnsupportedError where something else than a tf.train.Saver saves, for which there is a key.
+
+    Args:
+      what: saves, at the beginning of a sentence.
+    """
+    if Env.get().config.checkpoint.keep:
+        raise UnsupportedError(
+            "%s saves under names that the program gives, and removes none: checkpoint.keep is for what a "
+            "tf.train.Saver saves (monitored sessions and Estimators too). Save with one, or leave checkpoint.keep "
+            "at 0." % what
+        )
+
+
 def check_seen(path):
     """Raises UnsupportedError for a checkpoint that this worker wants to read, but that only the chief can see."""
     folder = os.path.dirname(_text(path))
