@@ -15,7 +15,7 @@ def expected(config, workers, count, batch):
     batches = [[share[i : i + batch] for i in range(0, len(share), batch)] for share in shares]
     steps = (max if config is REPEAT else min)(map(len, batches))
     taken = [[own[step % len(own)] for step in range(steps)] for own in batches]
-    weight = -sum(np.mean([np.mean(own[step]) for own in taken]) for step in range(steps))
+    weight = -sum(np.mean(np.concatenate([own[step] for own in taken])) for step in range(steps))
     return taken, weight
 
 

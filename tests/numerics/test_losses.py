@@ -53,6 +53,15 @@ def test_quotients_are_those_of_the_whole_batch(plain, two_devices, two_workers,
         assert_same(got["losses"], want["losses"])
 
 
+@pytest.mark.parametrize("kind", ["mean", "mean_and_penalty", "sum_by_rows", "weighted_sum"])
+def test_means_over_last_batches_that_are_shorter(plain, two_devices, two_workers, kind):
+    """One copy of the model has 8 rows at the last step, the other has 5."""
+    want = plain(LOSSES + "train_to_the_end", kind)
+    for got in [two_devices(LOSSES + "train_to_the_end", kind)] + two_workers(LOSSES + "train_to_the_end", kind):
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
 SETTINGS = [{"zero.level": "v3"}, {"communication.clip_after_allreduce": True}]
 FURTHER = [{"zero.level": "v1"}, {"gradient_checkpoint.type": "auto"}, {"optimizer.num_apply_group": 2}]
 

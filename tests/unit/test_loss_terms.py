@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -244,3 +245,115 @@ def test_one_copy_has_nothing_to_weigh():
     graph, _ = losses_of(LOSSES["sum"][0], None)
     program = compiled(graph, workers=1, devices=1)
     assert not weights(program) and not program.losses
+
+
+def data(*steps):
+    """Rows of x and y, of a data set that is made by these steps."""
+    rows = tf.data.Dataset.from_tensor_slices((tf.ones([20, 4]), tf.ones([20, 1])))
+    for step in steps:
+        rows = step(rows)
+    return tf.data.make_initializable_iterator(rows).get_next()
+
+
+def batches(**kwargs):
+    return lambda rows: rows.batch(6, **kwargs)
+
+
+def of_all(errors, x):
+    return tf.reduce_mean(errors)
+
+
+MEANS = {
+    "of all": of_all,
+    "of means": lambda errors, x: tf.reduce_mean(tf.reduce_mean(errors, axis=-1)),
+    "by rows": lambda errors, x: tf.reduce_sum(errors) / tf.cast(tf.shape(x)[0], tf.float32),
+    "of tf.losses": lambda errors, x: tf.losses.compute_weighted_loss(errors),
+    "of each column": lambda errors, x: tf.reduce_sum(tf.reduce_mean(errors, axis=0)),
+}
+
+
+def of_data(mean, *steps, **options):
+    """The Program of two workers that train by a mean."""
+    with capture() as graph:
+        x, y = data(*steps)
+        errors = tf.square(tf.matmul(x, tf.get_variable("w", [4, 1])) - y)
+        sgd(mean(errors, x))
+    return compiled(graph, **dict(dict(workers=2, devices=1), **options))
+
+
+def counts(*args, **options):
+    """How many numbers copies of the model add up."""
+    return len(of_data(*args, **options).counts)
+
+
+@pytest.mark.parametrize("name", sorted(MEANS))
+def test_means_over_rows_that_may_differ_are_weighed(name):
+    assert counts(MEANS[name], batches()) == 1
+
+
+def endless(rows):
+    return rows.repeat()
+
+
+FULL = {
+    "without a rest": [batches(drop_remainder=True)],
+    "without an end": [endless, batches()],
+    "shuffled": [lambda rows: rows.apply(tf.data.experimental.shuffle_and_repeat(9)), batches()],
+    "prepared": [endless, lambda rows: rows.shuffle(9).map(lambda x, y: (x, y)), batches(), lambda r: r.prefetch(1)],
+    "of any rows": [endless, lambda rows: rows.filter(lambda x, y: x[0] > 0).skip(3), batches()],
+    "taken": [endless, batches(), lambda rows: rows.map(lambda x, y: (x + 1, y)).take(4)],
+}
+SHORT = {
+    "with an end": [batches()],
+    "with a rest in each epoch": [batches(), endless],
+    "twice": [lambda rows: rows.repeat(2), batches()],
+    "until some row": [endless, lambda rows: rows.take(25), batches()],
+    "made again": [endless, batches(), lambda rows: rows.unbatch().take(9), batches()],
+}
+
+
+@pytest.mark.parametrize("name", sorted(FULL))
+def test_batches_that_are_always_full_cost_nothing(name):
+    assert counts(of_all, *FULL[name]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_batches_of_which_one_may_be_short(name):
+    assert counts(of_all, *SHORT[name]) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(workers=1),
+        dict(pipeline__num_micro_batch=2),
+        dict(local_sgd__k_steps=2),
+        dict(communication__gradients_reduce_method="mean"),
+    ],
+    ids=str,
+)
+def test_means_that_are_not_weighed(options):
+    assert counts(of_all, batches(), **options) == 0
+
+
+@pytest.mark.parametrize(
+    "steps, options, notes",
+    [
+        ([batches()], dict(pipeline__num_micro_batch=2), 1),
+        ([endless, batches()], dict(pipeline__num_micro_batch=2), 0),
+        ([batches()], {}, 0),
+    ],
+)
+def test_people_are_told_of_means_that_count_the_same(steps, options, notes):
+    found = loss_notes(of_data(of_all, *steps, **options).losses, "auto")
+    assert len(found) == notes
+    assert not notes or re.search(r"the loss 'Mean:?0?' is a mean over the rows \('Mean'\) .* some .* fewer", found[0])
+
+
+def test_copies_with_as_many_rows_have_a_weight_of_exactly_1():
+    """The weight is rows times parts, by all rows, in this order."""
+    nodes = of_data(of_all, batches(), workers=3).graph.nodes
+    (share,) = [node for node in nodes.values() if node.op == "DivNoNan" and "/share/" in node.name]
+    assert nodes[share.input[0]].op == "Mul"
+    rows = np.arange(1, 4096, dtype=np.float32)
+    assert all(np.all(rows * np.float32(parts) / (rows * np.float32(parts)) == 1) for parts in range(2, 65))

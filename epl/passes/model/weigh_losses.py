@@ -47,7 +47,7 @@ class _LossWeighing(object):
         self._originals, self._specs, self._sources, self._counts = {}, {}, {}, []
 
     def add(self, weighed):
-        """Counts sums so many times as there are parts, and quotients by their share of what all parts count."""
+        """Counts sums so many times as there are parts, quotients and means by their share of what all parts count."""
         made, parts, prefix = {}, weighed.parts, "%s_loss_%d" % (PREFIX, weighed.number)
         for consumer, position, term in weighed.edges:
             text = self._graph.nodes[consumer].input[position]
@@ -65,36 +65,50 @@ class _LossWeighing(object):
         """The tensor by which a Term is multiplied."""
         if term.kind == SUM:
             return self._constant(prefix + "/parts", parts, near)
-        name = "%s/share/%s" % (prefix, (term.chosen or term.by).replace(":", "_output_"))
+        rows, along = (term.chosen, None) if term.chosen else term.rows or (None, None)
+        name = "%s/share/%s" % (prefix, (rows or term.by).replace(":", "_output_"))
         if name not in self._edit:
-            by, counted = (self._count(term.chosen, name),) * 2 if term.chosen else (term.by, term.counted)
+            by, counted = (self._count(rows, along, name),) * 2 if rows else (term.by, term.counted)
             made = self._edit.peek(node_of(by))
             total = make_node("Identity", name + "/of_all", [by], made.device, T=Type(FLOAT32))
             if by != counted:
                 total.op = made.op
                 total.input[:] = made.input[:]
             position = [canonical_tensor(text) for text in total.input].index(counted)
-            share = make_node("DivNoNan", name + "/share", [by, total.name], made.device, T=Type(FLOAT32))
             counts = self._constant(prefix + "/parts", parts, near)
-            for node in (total, share, make_node("Mul", name, [share.name, counts], made.device, T=Type(FLOAT32))):
+            # In this order copies that count as much as one another have exactly 1.
+            times = make_node("Mul", name + "/times", [by, counts], made.device, T=Type(FLOAT32))
+            share = make_node("DivNoNan", name, [times.name, total.name], made.device, T=Type(FLOAT32))
+            for node in (total, times, share):
                 tags.inherit(node, made, (tags.TASKGRAPH,))
                 self._edit.add(node)
                 self._specs[node.name] = TensorSpec((), FLOAT32)
             self._counts.append((counted, (total.name, position)))
         return name
 
-    def _count(self, tensor, prefix):
-        """The canonical name of a tensor that says how many elements another has."""
+    def _count(self, tensor, along, prefix):
+        """The canonical name of a tensor that says how many elements another has, or how many along a dimension."""
         near, dtype = self._graph.nodes[node_of(tensor)], dtype_of(self._graph, tensor)
-        size = make_node("Size", prefix + "/elements", [tensor], near.device, T=Type(dtype), out_type=Type(INT32))
-        cast = dict(SrcT=Type(INT32), DstT=Type(FLOAT32))
-        count = make_node("Cast", prefix + "/count", [size.name], near.device, **cast)
-        for node, dtype in ((size, INT32), (count, FLOAT32)):
+        cast, size = dict(SrcT=Type(INT32), DstT=Type(FLOAT32)), dict(T=Type(dtype), out_type=Type(INT32))
+        if along is None:
+            made = [make_node("Size", prefix + "/elements", [tensor], near.device, **size)]
+        else:
+            shape = make_node("Shape", prefix + "/shape", [tensor], near.device, **size)
+            place = constant(prefix + "/along", along, INT32, near.device)
+            axis = constant(prefix + "/axis", 0, INT32, near.device)
+            types = dict(Tparams=Type(INT32), Tindices=Type(INT32), Taxis=Type(INT32))
+            picked = [shape.name, place.name, axis.name]
+            made = [shape, place, axis, make_node("GatherV2", prefix + "/rows", picked, near.device, **types)]
+        made.append(make_node("Cast", prefix + "/count", [made[-1].name], near.device, **cast))
+        for node in made:
             tags.inherit(node, near, (tags.TASKGRAPH,))
             set_attr(node, tags.PHASE, tags.FORWARD)
             self._edit.add(node)
-            self._specs[node.name] = TensorSpec((), dtype)
-        return canonical_tensor(count.name)
+            known = self._program.spec_of(tensor)
+            rank = None if known is None or known.shape is None else len(known.shape)
+            shape = (rank,) if node.op == "Shape" else ()
+            self._specs[node.name] = TensorSpec(shape, FLOAT32 if node.op == "Cast" else INT32)
+        return canonical_tensor(made[-1].name)
 
     def _constant(self, name, value, near):
         if name not in self._edit:

@@ -71,12 +71,17 @@ def iterator_of(body, text):
 
 def pipelines(bodies):
     """(Body, input) of what iterators iterate over."""
+    return [(body, text) for _, body, text in pipelines_of_iterators(bodies)]
+
+
+def pipelines_of_iterators(bodies):
+    """(name of an iterator, None for one that is fed as a handle; Body, input) of what iterators iterate over."""
     for node in bodies.main.nodes.values():
         if node.op == "MakeIterator":
-            yield bodies.main, node.input[0]
+            yield iterator_of(bodies.main, node.input[1]), bodies.main, node.input[0]
         elif node.op == "OneShotIterator":
             factory = bodies.functions[node.attr["dataset_factory"].func.name]
-            yield factory, factory.results[0]
+            yield node.name, factory, factory.results[0]
 
 
 def behind(bodies, body, text):

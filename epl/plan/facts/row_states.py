@@ -57,7 +57,9 @@ class State:
       kind: one of the above.
       dim: of ROWS and SHAPE the dimension of the rows; None where it is not known.
       node: of COMPARED and OTHER the node that made it so.
-      by: of RATIO the tensor by which a sum is divided, and the sum of all rows in it.
+      by: of RATIO the tensor by which a sum is divided, and the sum of all rows in it; of a MEAN that is a quotient the
+        number of rows, twice.
+      rows: of a MEAN that is none the tensor of which it is the mean, and the dimension of its rows.
       each: of ROWS how many places along the dimension each row has: 5 where [B, 5] has become [B * 5]; None where that
         is not known.
       chosen: of ROWS that they are those that the data chooses (tf.boolean_mask), so that nobody knows how many they
@@ -70,6 +72,7 @@ class State:
     by: Optional[Tuple[str, str]] = None
     chosen: Optional[str] = None
     each: Optional[int] = 1
+    rows: Optional[Tuple[str, Optional[int]]] = None
 
 
 _SAME, _UNKNOWN = State(SAME), State(UNKNOWN)
@@ -190,6 +193,8 @@ class RowStates(object):
             counted = self._counted(inputs[1], states[1])
             if counted is not None:
                 return State(RATIO, by=(format_input(*inputs[1]), format_input(*counted)))
+            if states[1].kind == COUNT:
+                return State(MEAN, by=(format_input(*inputs[1]),) * 2)
         return _of_numbers(node, inputs, states)
 
     def _counted(self, tensor, state):
@@ -308,15 +313,20 @@ class RowStates(object):
             return State(ROWS, dims[0]) if len(labels) == 1 else _UNKNOWN
         if node.op in _SUMS:
             return State(SUM)
-        kind = REDUCTIONS.get(node.op)
-        return _UNKNOWN if kind is None else State(kind, node=node.name if kind == OTHER else None)
+        return self._reduced(node) if node.op in REDUCTIONS else _UNKNOWN
+
+    def _reduced(self, node):
+        """Of what comes of all elements."""
+        kind, given = REDUCTIONS[node.op], self.facts.inputs(node.name)[0]
+        if kind == MEAN:
+            return State(MEAN, rows=(format_input(*given), self.of(given).dim))
+        return State(kind, node=node.name if kind == OTHER else None)
 
     def _reduced_anyhow(self, node, states):
         """Of rows that are in a dimension which is not known; what comes of all elements is clear all the same."""
         shape = self.facts.shape(NodeInput(node.name, 0))
         if node.op in REDUCTIONS and shape == ():
-            kind = REDUCTIONS[node.op]
-            return State(kind, node=node.name if kind == OTHER else None)
+            return self._reduced(node)
         if node.op == "L2Loss":
             return State(SUM)
         keeps = node.op in PASSES or node.op in ELEMENT_BY_ELEMENT
@@ -369,12 +379,12 @@ def _of_numbers(node, inputs, states):
     reduces = node.op in ("Sum", "Mean", "StridedSlice", "GatherV2")
     if node.op in ADDS | PASSES or reduces:
         if len(different) == 1 and COUNT not in different:
-            return next(state for state in states if state.kind in different)
+            found = [state for state in states if state.kind in different]
+            means_of = {(state.rows, state.by) for state in found if state.kind == MEAN}
+            return found[0] if len(means_of) < 2 else State(MEAN)  # over rows of different tensors
         return State(OTHER, node=node.name)
     if node.op == "Mul" and kinds.count(SAME) + kinds.count(LENGTH) == 1 and COUNT not in different:
         return next(state for state in states if state.kind in different)
     if node.op in tensors.DIVISIONS and kinds[1] in (SAME, LENGTH):
         return states[0]
-    if node.op in tensors.DIVISIONS and kinds[0] == SUM and kinds[1] == COUNT:
-        return State(MEAN)
     return State(OTHER, node=node.name)

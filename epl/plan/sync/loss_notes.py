@@ -38,6 +38,13 @@ def loss_notes(losses, method):
                 "model, and each micro-batch, divides by what is in its own rows, and the mean of the quotients is not "
                 "quite that of the whole batch." % (loss.tensor, first[RATIO].by or first[RATIO].node)
             )
+        if loss.uneven:
+            notes.append(
+                "the loss '%s' is a mean over the rows ('%s') of batches of which some may have fewer rows than "
+                "others, such as the last one of a data set: each copy of the model, and each micro-batch, counts the "
+                "same, and the mean of their means is then not quite that of the whole batch. Have repeat() before "
+                "batch(…), or drop_remainder=True." % (loss.tensor, loss.uneven[0].node)
+            )
         notes.extend(_of_sums(loss, first, method))
     return list(dict.fromkeys(notes))
 

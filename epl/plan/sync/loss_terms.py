@@ -57,9 +57,11 @@ class Term:
       kind: "sum", "mean" or "ratio" over the rows, "same" for what has nothing to do with rows, "compared" or "other"
         for what copies cannot compute of their own rows, "unknown".
       node: what makes it so.
-      by: of a ratio the tensor by which a sum over the rows is divided.
+      by: of a ratio, and of a mean that is a quotient, the tensor by which a sum over the rows is divided.
       counted: the sum over the rows in that: itself, or in the larger one of it and a constant.
       chosen: in the place of both the tensor of rows that the data chooses, of which a ratio is the mean.
+      rows: in the place of all of a mean the tensor of which it is the mean, and the dimension of its rows, None where
+        that is not known.
     """
 
     tensor: str
@@ -68,6 +70,7 @@ class Term:
     by: Optional[str] = None
     counted: Optional[str] = None
     chosen: Optional[str] = None
+    rows: Optional[Tuple[str, Optional[int]]] = None
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,15 @@ class Loss:
       terms: those of it.
       is_weighed: quotients count by what they are divided by, which copies of the model add up.
       between: the nodes that add them up, itself included where it is not the only term.
+      uneven: means over the rows of batches of which some may be shorter than others, and which count the same anyhow.
     """
 
     tensor: str
     seeds: Tuple[str, ...]
     terms: Tuple[Term, ...]
     between: FrozenSet[str] = frozenset()
-
     is_weighed: bool = False
+    uneven: Tuple[Term, ...] = ()
 
     @property
     def kinds(self):
@@ -228,10 +232,12 @@ class _Terms(object):
         if state.kind == RATIO:
             by = parse_input(state.by[0])
             if self._counts_rows(by):
-                return Term(name, MEAN, tensor.node)
+                return Term(name, MEAN, tensor.node, *state.by)
             # Of a quotient of which both parts are trained the gradient is not that of a mean.
             return Term(name, OTHER if self._is_trained(by) else RATIO, tensor.node, *state.by)
-        if state.kind in (MEAN, OTHER, COMPARED):
+        if state.kind == MEAN:
+            return Term(name, MEAN, tensor.node, *(state.by or ()), rows=state.rows)
+        if state.kind in (OTHER, COMPARED):
             return Term(name, state.kind, state.node or tensor.node)
         return Term(name, UNKNOWN, tensor.node)
 

@@ -7,8 +7,9 @@ from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.types import FLOAT32
 from epl.plan.facts.analysis import analyse
-from epl.plan.facts.row_states import RATIO, SUM
+from epl.plan.facts.row_states import MEAN, RATIO, SUM
 from epl.plan.facts.user_collectives import user_collectives
+from epl.plan.input.short_batches import short_batches
 from epl.plan.layout.layout import mesh_of
 from epl.plan.layout.mesh import in_one_piece
 from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
@@ -74,14 +75,25 @@ def plan_loss_weights(program, target):
     weighs = config.communication.gradients_reduce_method == "auto" and not user_collectives(program.graph)
     # Of several micro-batches the first would wait for what all of them count, of stages one for what a later one does.
     adds_up = weighs and micro_batches == 1 and len(mesh.stages) == 1
-    losses = tuple(replace(loss, is_weighed=adds_up and _counts_numbers(program, loss)) for loss in losses)
+    differ = _of_different_rows(program, losses) if weighs else frozenset()
+    counted = {term for term in differ if adds_up and (term.rows or _is_number(program, term.by))}
+    losses = tuple(
+        replace(
+            loss,
+            is_weighed=adds_up and _counts_numbers(program, loss),
+            uneven=tuple(term for term in loss.terms if term in differ - counted),
+        )
+        for loss in losses
+    )
     if not weighs:
         return LossWeights(merges, losses)
     stage_of, found = stages_of(program, used) if len(mesh.stages) == len(used) else {}, []
     for number, loss in enumerate(losses):
         copies = 1 if config.local_sgd.k_steps else mesh.num_merged(stage_of.get(node_of(loss.tensor), 0))
         parts = copies * micro_batches
-        terms = tuple(term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed)
+        terms = tuple(
+            term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed or term in counted
+        )
         if terms and parts > 1:
             edges = tuple(_edges(program, loss, terms))
             found.append(Weighed(number, loss, terms, parts, edges, loss.tensor in reported))
@@ -90,8 +102,22 @@ def plan_loss_weights(program, target):
 
 def _counts_numbers(program, loss):
     """Whether what the quotients of a Loss are divided by are single float32 numbers."""
-    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO and term.by]
-    return all(spec is not None and spec.shape == () and spec.dtype == FLOAT32 for spec in specs)
+    return all(_is_number(program, term.by) for term in loss.terms if term.kind == RATIO and term.by)
+
+
+def _is_number(program, tensor):
+    spec = program.spec_of(tensor)
+    return spec is not None and spec.shape == () and spec.dtype == FLOAT32
+
+
+def _of_different_rows(program, losses):
+    """The means over rows of which copies of the model may have different numbers, as their data sets say."""
+    means = [term for loss in losses for term in loss.terms if term.kind == MEAN and (term.rows or term.by)]
+    short = short_batches(program.graph) if means else ()
+    if not short:
+        return frozenset()
+    behind = program.graph.ancestors
+    return frozenset(t for t in means if not short.isdisjoint(behind([node_of(t.tensor)], data_only=True)))
 
 
 def _merges(program):

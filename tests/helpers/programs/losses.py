@@ -54,6 +54,8 @@ def model(kind, x, y, labels):
         "sum": lambda: tf.reduce_sum(errors),
         "vector": lambda: tf.squeeze(errors, 1) + 0.1 * each,
         "mean": lambda: mean,
+        "mean_and_penalty": lambda: tf.reduce_mean(errors) + penalty,
+        "sum_by_rows": lambda: tf.reduce_sum(each) / tf.cast(tf.shape(x)[0], tf.float32),
         "sum_and_penalty": lambda: tf.reduce_sum(errors) + penalty,
         "sum_mean_and_penalty": lambda: 0.1 * tf.reduce_sum(each) + mean + penalty,
         "weighted_sum": lambda: tf.add_n([tf.exp(-sigma) * tf.reduce_sum(errors), sigma, penalty, 3.0 * mean]),
@@ -87,6 +89,32 @@ def train_by(epl, kind, config=None, weights=(), stages=False, rows=12, steps=3)
             given, own = common.batch(step, rows), random.normal(size=[rows, 1])
             feeds = {x: given[0], y: own, labels: given[1]}
             losses.append(sess.run([loss, train], {k: common.share(epl, v) for k, v in feeds.items()})[0])
+        return {"losses": losses, "states": [common.state(sess)]}
+
+
+def train_to_the_end(epl, kind, config=None, rows=29, size=16):
+    """Trains by a loss of a kind on a data set whose last batch is shorter: what is reported of the loss at each step,
+    and the variables at the end."""
+    common.init(epl, config)
+    x, labels = common.batch(0, rows)
+    y = np.random.RandomState(7).normal(size=[rows, 1]).astype(np.float32)
+    index, count = common.workers(epl)
+    size //= common.replicas(epl)
+    own = [row for row in range(rows) if row // size % count == index]  # every batch of one device is a step's
+    data = tf.data.Dataset.from_tensor_slices((x[own], y[own], labels[own])).batch(size)
+    given = tf.data.make_one_shot_iterator(data).get_next()
+    with epl.replicate(1) if epl else common.no_scope():
+        loss = model(kind, *given)
+        train = tf.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
+    if epl:
+        from epl.capture.collections import report_loss
+
+        report_loss(loss, epl.Env.get().config)
+    losses = []
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(2):
+            losses.append(sess.run([loss, train])[0])
         return {"losses": losses, "states": [common.state(sess)]}
 
 
