@@ -11,18 +11,12 @@ from epl.tf1.finder import install
 from epl.tf1.name_tables import PAGE, refusal
 from epl.tf1.names_used import uses_of
 
-# What later versions of NumPy and SciPy do not have. Those of NumPy that are served are not among them.
+# What later versions of NumPy and SciPy do not have and is not served (epl.tf1.old_names, old_scipy).
 _OTHERS = {
     "numpy.asscalar": "use array.item()",
     "numpy.msort": "use numpy.sort(a, axis=0)",
-    "scipy.misc.fromimage": "use numpy.asarray(image)",
-    "scipy.misc.imread": "use imageio.imread",
-    "scipy.misc.imresize": "use PIL.Image.resize",
-    "scipy.misc.imrotate": "use skimage.transform.rotate",
-    "scipy.misc.imsave": "use imageio.imwrite",
+    "scipy.misc.imfilter": "use PIL.ImageFilter",
     "scipy.misc.imshow": "use matplotlib.pyplot.imshow",
-    "scipy.misc.logsumexp": "use scipy.special.logsumexp",
-    "scipy.misc.toimage": "use PIL.Image.fromarray",
 }
 
 _MISSING = object()

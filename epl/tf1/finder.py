@@ -1,8 +1,9 @@
 """Catches the import of TensorFlow and of what it no longer has, and nothing else. Needs no TensorFlow itself.
 
-Three kinds of names are caught. `tensorflow` is loaded as it is and then replaced by a module whose attributes are
+Four kinds of names are caught. `tensorflow` is loaded as it is and then replaced by a module whose attributes are
 those of version 1. Names below `tensorflow` that are not there any more come from this package, or from where they have
 moved to (epl.tf1.name_tables). Libraries for version 2 (`SEE_VERSION_2`) get the module that TensorFlow made.
+Modules of SciPy that have moved are others too (epl.tf1.old_scipy).
 """
 
 import builtins
@@ -13,7 +14,7 @@ import importlib.util
 import sys
 
 from epl.errors import EplError
-from epl.tf1 import old_names
+from epl.tf1 import old_names, old_scipy
 from epl.tf1.name_tables import ALIASES, FOLDERS, SEE_VERSION_2, refusal, unknown
 
 _TENSORFLOW = "tensorflow"
@@ -59,6 +60,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
+        if top == old_scipy.SCIPY:
+            return self._of_scipy(name, path, target)
         if name == _TENSORFLOW:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
             return spec and _with_loader(spec, _TensorFlowLoader(spec.loader, self))
@@ -78,6 +81,11 @@ class Finder(importlib.abc.MetaPathFinder):
         if alias is None and name.startswith(_INSIDE + "."):
             return self._found(name, path, target, _InsideLoader)
         return alias
+
+    def _of_scipy(self, name, path, target):
+        if name in old_scipy.MODULES:
+            return importlib.machinery.ModuleSpec(name, _AliasLoader(old_scipy.MODULES[name]), is_package=True)
+        return self._found(name, path, target, _EmptiedLoader) if name == old_scipy.EMPTIED else None
 
     @staticmethod
     def _found(name, path, target, wrap):
@@ -218,6 +226,20 @@ class _MessagesLoader(importlib.abc.Loader):
 
     def exec_module(self, module):
         importlib.import_module(_MESSAGES).run(self._loader, module)
+
+
+class _EmptiedLoader(importlib.abc.Loader):
+    """Loads a module of SciPy's, which then gives what has gone from it too."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        old_scipy.serve_gone(module)
 
 
 class _VersionTwoLoader(importlib.abc.Loader):

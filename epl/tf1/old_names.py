@@ -1,7 +1,8 @@
-"""Names that Python and NumPy have dropped and that programs of TensorFlow 1's time use: np.int, inspect.getargspec."""
+"""What Python and NumPy have dropped and programs of TensorFlow 1's time use: np.int, ragged arrays, getargspec."""
 
 import collections
 import collections.abc
+import functools
 import inspect
 import time
 
@@ -30,9 +31,25 @@ def _getargspec(function):
     return ArgSpec(full.args, full.varargs, full.varkw, full.defaults)
 
 
+def _ragged(function):
+    """np.array or np.asarray, as it was until NumPy 1.23: of lists of different lengths, an array of objects."""
+
+    @functools.wraps(function)
+    def made(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except ValueError as error:
+            if "inhomogeneous" not in str(error) or len(args) > 1 or kwargs.get("dtype") is not None:
+                raise
+        return function(*args, **dict(kwargs, dtype=object))
+
+    return made
+
+
 def serve():
-    """Gives modules the names again that they do not have."""
+    """Gives modules the names again that they do not have, and `np.array` what it did."""
     _add(np, _OF_NUMPY)
+    np.array, np.asarray = _ragged(np.array), _ragged(np.asarray)
     _add(collections, {name: getattr(collections.abc, name) for name in collections.abc.__all__})
     _add(inspect, {"ArgSpec": ArgSpec, "getargspec": _getargspec})
     _add(time, {"clock": time.perf_counter})

@@ -121,7 +121,7 @@ def test_check(tmp_path):
     (folder / "good.py").write_text("import tensorflow as tf\ntf.contrib.layers.batch_norm\ntf.newaxis\nx.tf.foo\n")
     (folder / "bad.py").write_text(
         "import tensorflow as tf\nfrom tensorflow.contrib import nccl as n\n\ntf.multply(1, 2)\nimport scipy.misc\n"
-        "scipy.misc.imread('a')\n"
+        "scipy.misc.imread('a')\nscipy.misc.imshow('a')\n"
     )
     (folder / "old.py").write_text("def f():\n    print 'a'\n")
     status, output = run(tmp_path, "-m", "epl.tf1", "--check", "theirs")
@@ -132,7 +132,7 @@ def test_check(tmp_path):
         "tf.contrib.nccl is not served on TensorFlow 2.15",
         "theirs/bad.py:2",
         "tensorflow.multply is not served; did it mean multiply?",
-        "scipy.misc.imread is not there any more: use imageio.imread",
+        "scipy.misc.imshow is not there any more: use matplotlib.pyplot.imshow",
         "3 files read: 4 things are not served.",
     ):
         assert line in output, output
@@ -184,6 +184,67 @@ def test_names_and_hyperparameters(tmp_path):
     """
     status, output = run(tmp_path, program(tmp_path, text))
     assert status == 0 and "all as it should be" in output, output
+
+
+@only_2_15
+def test_mnist_is_shuffled_by_the_seed_of_the_graph(tmp_path):
+    """From NumPy's own numbers, as in 1.15: what the program draws besides comes after them."""
+    text = """
+        import gzip, struct
+        import numpy as np
+        import tensorflow as tf
+        from tensorflow.examples.tutorials.mnist import input_data
+
+        for part, number in (("train", 30), ("t10k", 10)):
+            with gzip.open(part + "-images-idx3-ubyte.gz", "wb") as out:
+                out.write(struct.pack(">4I", 2051, number, 2, 2) + bytes(range(4 * number)))
+            with gzip.open(part + "-labels-idx1-ubyte.gz", "wb") as out:
+                out.write(struct.pack(">2I", 2049, number) + bytes(i % 10 for i in range(number)))
+        tf.set_random_seed(7)
+        train = input_data.read_data_sets(".", validation_size=10).train
+        images, _ = train.next_batch(20)
+        want, order = np.random.RandomState(7), np.arange(20)
+        want.shuffle(order)
+        np.testing.assert_allclose(images[:, 0], (4 * order + 40) / 255.0, rtol=1e-6)
+        assert np.random.rand() == want.rand()
+        print("shuffled")
+    """
+    status, output = run(tmp_path, "-m", "epl.tf1", program(tmp_path, text))
+    assert status == 0 and "shuffled" in output, output
+
+
+@only_2_15
+def test_what_numpy_and_scipy_have_dropped(tmp_path):
+    text = """
+        import sys
+        import numpy as np
+        from scipy import misc
+        from scipy.sparse.linalg.eigen.arpack import eigsh
+        import scipy.sparse.linalg
+        import tensorflow as tf
+
+        ragged = np.array([(np.ones(3), np.ones(2))] * 4)
+        assert ragged.shape == (4, 2) and ragged.dtype == object and np.asarray([[1], [2, 3]]).shape == (2,)
+        assert np.array([[1, 2], [3, 4]]).dtype == int
+        try:
+            np.array([[1], [2, 3]], dtype=np.float32)
+        except ValueError as error:
+            assert "inhomogeneous" in str(error)
+        else:
+            raise AssertionError("numbers of different lengths")
+        assert eigsh is scipy.sparse.linalg.eigsh
+        assert abs(misc.logsumexp([1.0, 2.0]) - 2.3132617) < 1e-6 and misc.comb(4, 2) == 6
+        np.testing.assert_array_equal(misc.bytescale(np.array([[-1.0, 0.0], [0.5, 1.0]])), [[0, 128], [191, 255]])
+        for wrong in ("imshow", "nothing"):
+            assert not hasattr(misc, wrong)
+        sys.modules["PIL"] = None
+        try:
+            misc.imread("a.png")
+        except ImportError as error:
+            print(error)
+    """
+    status, output = run(tmp_path, "-m", "epl.tf1", program(tmp_path, text))
+    assert status == 0 and "pictures of scipy.misc need the package Pillow: pip install Pillow." in output, output
 
 
 @only_2_15

@@ -6,6 +6,7 @@ import os
 import struct
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 Datasets = collections.namedtuple("Datasets", ["train", "validation", "test"])
 
@@ -46,7 +47,8 @@ class DataSet(object):
       labels: [number, ...].
       dtype: np.float32 for values from 0 to 1, np.uint8 for 0 to 255.
       reshape: images as rows of numbers.
-      seed: of the shuffles.
+      seed: of the shuffles. As in 1.15 they draw from NumPy's own numbers, which it seeds: without it the seed of the
+        graph does, or else nothing that is known.
     """
 
     def __init__(self, images, labels, fake_data=False, one_hot=False, dtype=np.float32, reshape=True, seed=None):
@@ -58,8 +60,10 @@ class DataSet(object):
         if images.shape[0] != labels.shape[0]:
             raise ValueError("images.shape: %s labels.shape: %s" % (images.shape, labels.shape))
         images = images.reshape(images.shape[0], -1) if reshape else images
-        self._images = images.astype(np.float32) / 255.0 if dtype == np.float32 else images
-        self._labels, self._random = labels, np.random.RandomState(seed)
+        self._images = images.astype(np.float32) * np.float32(1.0 / 255.0) if dtype == np.float32 else images
+        self._labels = labels
+        of_graph, of_operation = tf.get_seed(seed)
+        np.random.seed(of_graph if seed is None else of_operation)
         self._epochs_completed = self._index_in_epoch = 0
 
     @property
@@ -79,7 +83,8 @@ class DataSet(object):
         return self._epochs_completed
 
     def _shuffle(self):
-        order = self._random.permutation(len(self._images))
+        order = np.arange(len(self._images))
+        np.random.shuffle(order)
         self._images, self._labels = self._images[order], self._labels[order]
 
     def next_batch(self, batch_size, fake_data=False, shuffle=True):
