@@ -140,7 +140,8 @@ def root_cause(workers):
 
     Whoever notes that it failed because of another one leads to that one, and so on; of those to which that leads, the
     one counts where something was wrong first. It may be one that is stopped, has ended well while others needed it, or
-    still ran but did not come. Where nobody knows because of whom, it is one that was stopped, or had ended well.
+    still ran but did not come. Where nobody knows because of whom, it is one that was stopped, or had ended well. Where
+    they lead in a circle, it is one that still ran: whoever was waited for was waiting for it, and did not know yet.
     """
     failed = [worker for worker in workers if worker.failed_itself]
     held = [worker for worker in workers if worker.stopped]
@@ -153,7 +154,10 @@ def root_cause(workers):
         return min(known, key=lambda origin: (origin[0], origin[1].signal_number is None))[1]
     first = min(origins, key=lambda origin: origin[0])[1]
     gone = [worker for worker in workers if worker.code == 0 and worker.ended_at < first.ended_at]
-    return (held + gone + [first])[0]
+    named = [_named(worker) for worker in failed]
+    here = all(each and by_index.keys() >= set(each) for each in named)
+    waited_for = [worker for worker in workers if worker.silent and worker.failure is None] if here else []
+    return (held + gone + waited_for + [first])[0]
 
 
 def _origin(worker, by_index):

@@ -6,7 +6,7 @@ import os
 from epl.env import Env
 from epl.launch.run_record import PARTS
 from epl.plan.report.plan_table import plan_table
-from epl.plan.sync.loss_notes import loss_notes
+from epl.plan.sync.loss_notes import loss_guesses, loss_notes
 from epl.session.devices import passed_over
 from epl.session.plan_parts import leave_parts
 
@@ -23,6 +23,8 @@ def show_plan(program, cluster):
         leave_parts(program, Env.get().config.pipeline, os.environ[PARTS])
     for note in loss_notes(program.losses, program.plan.reduce_method):
         _LOG.warning("%s", note)
+    for note in loss_guesses(program.losses):
+        _LOG.info("%s", note)
     if program.automatic is not None:
         _LOG.info("%s", program.automatic.table())
     named = passed_over(program.source.graph)

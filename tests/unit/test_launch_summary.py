@@ -75,6 +75,9 @@ BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
         ([Ended(1, 1, 8, because(7, 0)), Ended(2, 0), Ended(0, 0)], 0),
         ([Ended(1, 1, 8, because(7, 2, 3)), Ended(0, 0, 5), Ended(3, -15, stopped_with=15)], 3),
         ([Ended(1, 1, 8, because(7, 2)), Ended(2, -15, 9, because(7, 3), stopped_with=15), Ended(3, -15)], 3),
+        # Worker 0 has waited for 2, and 2 all the time for 1, which sleeps.
+        ([Ended(0, 1, 8, because(7, 2)), Ended(2, 1, 8, because(7, 0)), Ended(1, -15, stopped_with=15)], 1),
+        ([Ended(0, 1, 8, because(7, 2)), Ended(2, 1, 8, because(7, 5)), Ended(1, -15, stopped_with=15)], 2),
         # Nobody knows, or only those of other machines.
         ([Ended(1, 1, 8, LOST(7)), Ended(0, -15, stopped_with=15, stopped=True)], 0),
         ([Ended(1, 1, 8, LOST(7)), Ended(0, 0, 5)], 0),

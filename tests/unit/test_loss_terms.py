@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
 from epl.plan.facts.analysis import analyse
-from epl.plan.sync.loss_notes import loss_notes
+from epl.plan.sync.loss_notes import loss_guesses, loss_notes
 from epl.plan.sync.loss_terms import plan_losses
 from tests.helpers.planning import capture, compiled, sgd
 
@@ -219,6 +219,14 @@ def test_what_people_are_told(name, method, pattern):
     assert len(notes) == (pattern is not None)
     if pattern:
         assert re.search(pattern, notes[0]), notes[0]
+
+
+@pytest.mark.parametrize("name, count", [("by a fed number", 1), ("sum and penalty", 0)])
+def test_what_is_not_known_is_told(name, count):
+    graph, _ = losses_of(LOSSES[name][0], None)
+    told = loss_guesses(compiled(graph).losses)
+    assert len(told) == count
+    assert all("how the loss 'truediv' is made of the rows of a batch (from 'Sum' on)" in each for each in told), told
 
 
 def weights(program):

@@ -1,6 +1,6 @@
 """What people are told of losses that several copies of a model do not compute as one device does."""
 
-from epl.plan.facts.row_states import COMPARED, MEAN, OTHER, RATIO, SAME, SUM
+from epl.plan.facts.row_states import COMPARED, MEAN, OTHER, RATIO, SAME, SUM, UNKNOWN
 
 _KEY = "communication.gradients_reduce_method"
 _WHOLE = (
@@ -46,6 +46,20 @@ def loss_notes(losses, method):
                 "batch(…), or drop_remainder=True." % (loss.tensor, loss.uneven[0].node)
             )
         notes.extend(_of_sums(loss, first, method))
+    return list(dict.fromkeys(notes))
+
+
+def loss_guesses(losses):
+    """Sentences about those of which the rules cannot tell how they are made of rows, each at most once."""
+    notes = []
+    for loss in losses:
+        unknown = next((term for term in loss.terms if term.kind == UNKNOWN), None)
+        if unknown is not None:
+            notes.append(
+                "EPL cannot tell how the loss '%s' is made of the rows of a batch (from '%s' on), and takes it for a mean "
+                "over them. `epl-launch --verify 3` compares its gradients with those of one device."
+                % (loss.tensor, unknown.node or unknown.tensor)
+            )
     return list(dict.fromkeys(notes))
 
 
