@@ -56,8 +56,8 @@ def loss_guesses(losses):
         unknown = next((term for term in loss.terms if term.kind == UNKNOWN), None)
         if unknown is not None:
             notes.append(
-                "EPL cannot tell how the loss '%s' is made of the rows of a batch (from '%s' on), and takes it for a mean "
-                "over them. `epl-launch --verify 3` compares its gradients with those of one device."
+                "EPL cannot tell how the loss '%s' is made of the rows of a batch (from '%s' on), and takes it for a "
+                "mean over them. `epl-launch --verify 3` compares its gradients with those of one device."
                 % (loss.tensor, unknown.node or unknown.tensor)
             )
     return list(dict.fromkeys(notes))
