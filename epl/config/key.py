@@ -28,7 +28,7 @@ class Key:
       above: the number must be greater than this, or None.
       below: the number must be less than this, or None.
       choices: the legal strings, compared without regard to case; empty: any string.
-      words: strings that are legal besides numbers.
+      words: strings that are legal besides a number, or a list of them.
       pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
       many: a list of strings without commas may stand for the string that has them separated by commas.
       per_worker: workers may have different values, as the key says something about one process or machine.
@@ -105,7 +105,7 @@ class Key:
             return None if self.default is None else _WRONG
         if self.type == BOOL:
             return value if isinstance(value, bool) else _WRONG
-        if self.type in _LISTS:
+        if self.type in _LISTS and not isinstance(value, str):
             return self._normal_numbers(value)
         if self.many and isinstance(value, (list, tuple)):
             plain = all(isinstance(each, str) and "," not in each for each in value)
@@ -150,7 +150,7 @@ class Key:
 
     def text(self, value):
         """The text of which `parse` makes the legal `value`."""
-        if self.type in _LISTS:
+        if self.type in _LISTS and not isinstance(value, str):
             return ",".join(map(str, value))
         return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
@@ -170,7 +170,7 @@ class Key:
                 )
         elif self.type in (INTEGER, NUMBER):
             value = _parse_number(word)
-        elif self.type in _LISTS:
+        elif self.type in _LISTS and word.lower() not in self.words:
             bare = word[1:-1].strip() if word[:1] == "[" and word[-1:] == "]" else word  # as files and programs have it
             value = [_parse_number(each.strip()) for each in bare.split(",")] if bare else []
         return self.check(value, source)

@@ -221,8 +221,10 @@ KEYS = (
         INTEGERS,
         (),
         "For devices of different speed: how many parts of a batch each device of epl.replicate(k) computes, of as "
-        "many equal parts as the weights make together; one weight a device. Empty: all the same.",
+        'many equal parts as the weights make together; one weight a device. "auto": by the speeds that the '
+        "workers measure at the first run (docs/strategies.md). Empty: all the same.",
         minimum=1,
+        words=("auto",),
     ),
     Key(
         "communication.num_communicators",

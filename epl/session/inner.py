@@ -69,6 +69,27 @@ def _check_states(graph, names):
             )
 
 
+def worker_proto(mesh, config, execution, visible_devices=""):
+    """The ConfigProto of this worker's sessions. The first session of a process decides what TensorFlow shares among
+    them, such as threads.
+
+    Takes what an InnerSession does.
+    """
+    proto = session_proto(config, execution)
+    proto.allow_soft_placement = True
+    if mesh.device_type == "CPU":
+        proto.device_count["CPU"] = mesh.first_device + mesh.devices_per_worker
+        proto.device_count["GPU"] = 0
+    elif visible_devices and not proto.gpu_options.visible_device_list:
+        proto.gpu_options.visible_device_list = visible_devices
+    if mesh.num_workers > 1 and _cores() == 1:
+        # TensorFlow's threads look for work for a while before they sleep. What they wait for is often on its way to a
+        # thread that needs this very core.
+        proto.use_per_session_threads = True
+        proto.experimental.disable_thread_spinning = True
+    return proto
+
+
 class InnerSession(object):
     """A tf.Session over the rewritten graph, which can grow.
 
@@ -82,19 +103,8 @@ class InnerSession(object):
     def __init__(self, mesh, config, execution, visible_devices=""):
         self._graph = tf.Graph()
         setattr(self._graph, INNER, True)
-        proto = session_proto(config, execution)
-        proto.allow_soft_placement = True
-        if mesh.device_type == "CPU":
-            proto.device_count["CPU"] = mesh.first_device + mesh.devices_per_worker
-            proto.device_count["GPU"] = 0
-        elif visible_devices and not proto.gpu_options.visible_device_list:
-            proto.gpu_options.visible_device_list = visible_devices
         self._one_core = _cores() == 1
-        if mesh.num_workers > 1 and self._one_core:
-            # TensorFlow's threads look for work for a while before they sleep. What they wait for is often on its way
-            # to a thread that needs this very core.
-            proto.use_per_session_threads = True
-            proto.experimental.disable_thread_spinning = True
+        proto = worker_proto(mesh, config, execution, visible_devices)
         self._session = tf.Session(graph=self._graph, config=proto)
         self._base = View()
         self._times = 0

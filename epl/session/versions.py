@@ -3,7 +3,9 @@
 from epl.capture.record import version_of
 from epl.communicators import library
 from epl.session.chosen import choose_plan
-from epl.session.inner import InnerSession, View, looks_on, own_copy
+from epl.session.device_speed import device_speeds
+from epl.session.inner import InnerSession, View, looks_on, own_copy, worker_proto
+from epl.session.measured_weights import weigh_devices
 from epl.session.rewritten import Rewritten
 from epl.session.show_plan import show_plan
 from epl.session.whole_batches import for_whole_batches
@@ -80,6 +82,11 @@ class Versions(object):
         """The values of tensors of the rewritten graph, by a tuple of their names."""
         return [own_copy(value) for value in self.inner.run((), [], names, ())]
 
+    def _speeds(self, mesh):
+        """Of this worker's devices."""
+        options = self._session_config, self._config.execution, self._cluster.visible_device_list
+        return device_speeds(mesh, worker_proto(mesh, *options))
+
     def close(self):
         self.inner.close()
         self.inner = self.rewritten = self._whole = None
@@ -98,6 +105,7 @@ class Versions(object):
         # No lock is held: workers may have to measure their link, for which they wait for each other.
         job = self._job
         choose_plan(self.graph, self._config, self._cluster, job)
+        weigh_devices(self.graph, self._config, self._cluster, job, self._speeds)
         about = self.graph, self._config, self._cluster, job.seed, job.measure_link
         rewritten = Rewritten(*about, at=job.following.preparing)
         with self._lock:

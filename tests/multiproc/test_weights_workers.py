@@ -46,6 +46,16 @@ def test_equals_one_device(plain, jobs, job, weights, micro_batches, source):
         np.testing.assert_allclose(results[0]["local"], want["losses"], rtol=1e-5)
 
 
+@pytest.mark.each_line
+@pytest.mark.parametrize("source, config", [("data", {}), ("feed", {"auto__batch": 12})])
+def test_weights_that_are_measured(plain, two_workers, source, config):
+    """At the first run, once; all workers go by what worker 0 makes of it."""
+    want = plain(WEIGHTS + "trained_by_speed", (), source)
+    results = two_workers(WEIGHTS + "trained_by_speed", (1000.0, 490.0), source, **config)
+    check(want, results)
+    assert [(got["weights"], got["measured"]) for got in results] == [((8, 4), 1)] * 2
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "config",

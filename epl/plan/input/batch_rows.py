@@ -1,5 +1,8 @@
 """How many rows a micro-batch has, where the graph leaves that open: by what a step was given, or by its data sets."""
 
+from functools import reduce
+from math import gcd
+
 from epl.graph.index import node_of
 from epl.rules import effects
 
@@ -52,6 +55,16 @@ def data_set_rows(graph):
     Args:
       graph: an epl.graph.index.Graph.
     """
+    return max(_rows_of_data_sets(graph), default=None)
+
+
+def common_rows(graph):
+    """The largest number that divides the batches of all of a graph's tf.data sets, as far as these are constants; None
+    where there are none."""
+    return reduce(gcd, _rows_of_data_sets(graph), 0) or None
+
+
+def _rows_of_data_sets(graph):
     starts = [graph.inputs[name][0].node for name in graph.find("MakeIterator".__eq__)]
     rows = _rows_below(graph.nodes, starts)
     factories = {graph.nodes[name].attr["dataset_factory"].func.name for name in graph.find("OneShotIterator".__eq__)}
@@ -59,7 +72,7 @@ def data_set_rows(graph):
         if function.signature.name in factories:
             nodes = {node.name: node for node in function.node_def}
             rows += _rows_below(nodes, [node_of(text).split(":")[0] for text in function.ret.values()])
-    return max(rows) if rows else None
+    return rows
 
 
 def rows_of_data(graph):

@@ -2,7 +2,7 @@
 
 from epl.config import composes
 from epl.plan.facts.user_collectives import user_collectives
-from epl.plan.layout.layout import counts_of
+from epl.plan.layout.layout import counts_of, weights_text
 
 
 def check_features(model, config, mesh, role):
@@ -17,9 +17,9 @@ def check_features(model, config, mesh, role):
     collectives = user_collectives(model.graph)
     wide = sorted(name for key, names in model.merges.items() if key.startswith("global_") for name in names)
     composes.check(
-        _asked_for(model, config, mesh, role) | _laid_out(model, mesh, collectives, wide),
+        _asked_for(model, config, mesh, role) | _laid_out(model, config, mesh, collectives, wide),
         counts=counts_of(mesh.stages),
-        weights=", ".join(map(str, mesh.weights)),
+        weights=weights_text(config.cluster.device_weights),
         node=collectives[0].name if collectives else "",
         op=collectives[0].op if collectives else "",
         tensor=wide[0] if wide else "",
@@ -46,7 +46,7 @@ def _asked_for(model, config, mesh, role):
     return found | ({composes.FLOAT16} if model.scaled else set())
 
 
-def _laid_out(model, mesh, collectives, wide):
+def _laid_out(model, config, mesh, collectives, wide):
     """Those that the program and its layout have."""
     has = {
         composes.STAGES: len(mesh.stages) > 1,
@@ -55,7 +55,8 @@ def _laid_out(model, mesh, collectives, wide):
         composes.SPLIT: model.partitioned is not None,
         composes.UNEVEN: mesh.stacked and not mesh.split or not mesh.is_even,
         composes.SPREAD: mesh.is_spread,
-        composes.WEIGHTS: bool(mesh.weights),
+        # Also equal ones: whether what is measured is equal, nobody knows before.
+        composes.WEIGHTS: bool(config.cluster.device_weights) and mesh.num_shards > 1,
         composes.COLLECTIVES: bool(collectives),
         composes.GLOBAL_MERGES: bool(wide) and mesh.num_workers > 1,
     }

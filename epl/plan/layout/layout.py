@@ -11,6 +11,8 @@ from epl.plan.layout.stages import used_taskgraphs
 
 # The kind of a TaskGraph of `epl.replicate` whose devices divide each operation by rows (epl.plan.layout.fixed_batch).
 ROWS = "rows"
+# cluster.device_weights: they follow from speeds that workers measure at their first run, and are equal until then.
+BY_SPEED = "auto"
 
 
 def make_mesh(
@@ -34,7 +36,7 @@ def make_mesh(
       num_chunks: stages on each device of a pipeline: stage s lies on its device s modulo their number.
       prefer_intra_node: the stages of a copy lie in as few workers as possible; else in as many.
       num_communicators: of each group (communication.num_communicators).
-      weights: of the devices of a model replica (cluster.device_weights); empty: all the same.
+      weights: of the devices of a model replica (cluster.device_weights); empty: all the same, as BY_SPEED is too.
       stacked: of scopes with different device counts, in one worker, a device of one with fewer has several instances.
 
     Raises:
@@ -90,7 +92,9 @@ def make_mesh(
         pipeline_workers=pipeline_workers,
         num_communicators=num_communicators,
         split=split,
-        weights=() if len(set(weights)) < 2 else tuple(w // reduce(gcd, weights) for w in weights),
+        weights=()
+        if weights == BY_SPEED or len(set(weights)) < 2
+        else tuple(w // reduce(gcd, weights) for w in weights),
         stacked=stacked,
     )
 
@@ -173,14 +177,27 @@ def counts_of(stages):
 
 def _check_weights(weights, stages, shards, split):
     """Raises where devices cannot have these parts of a batch (cluster.device_weights)."""
-    given = "cluster.device_weights=(%s)" % ", ".join(map(str, weights))
+    given = "cluster.device_weights=(%s)" % weights_text(weights)
     lies = ((composes.SPLIT, split), (composes.UNEVEN, len({stage.device_count for stage in stages}) > 1))
-    composes.check([composes.WEIGHTS] + [each for each, is_so in lies if is_so], weights=", ".join(map(str, weights)))
+    composes.check([composes.WEIGHTS] + [each for each, is_so in lies if is_so], weights=weights_text(weights))
+    if weights == BY_SPEED:
+        if shards == 1:
+            raise PlanError(
+                'cluster.device_weights="auto" divides the batch of a model replica by the speed of its devices, but '
+                "here each replica has one device and a batch of its own. Mark the model with epl.replicate(k), k "
+                "devices for one batch, or leave the key out."
+            )
+        return
     if len(weights) != shards:
         raise PlanError(
             "%s has %d weights, but the batch of a model replica is divided over %d (epl.replicate(%d)). Give one "
             "weight for each of these devices, or leave the key out." % (given, len(weights), shards, shards)
         )
+
+
+def weights_text(weights):
+    """How messages name the value of cluster.device_weights."""
+    return weights if weights == BY_SPEED else ", ".join(map(str, weights))
 
 
 def _check_split(shards, columns, depth, per_worker, pipeline_workers):

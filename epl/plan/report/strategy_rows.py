@@ -5,6 +5,7 @@ from typing import Optional
 
 from epl.graph import tags
 from epl.plan.facts.variable_sizes import size_bytes
+from epl.plan.layout.layout import BY_SPEED
 from epl.plan.precision.precision import O2
 from epl.program.collective import (
     ALL_REDUCE,
@@ -63,6 +64,7 @@ def _all(program, plan, config):
     """(key, None or (effect, bytes sent, bytes kept)) of each strategy that there is."""
     several, between = plan.mesh.copies.size > 1, plan.mesh.copies.num_workers > 1
     yield "pipeline.num_micro_batch", _of_micro_batches(plan)
+    yield "cluster.device_weights", _of_weights(plan, config)
     yield "optimizer.lamb", ("Adam as LAMB: norms of each variable and its update",) if config.optimizer.lamb else None
     yield "optimizer.lars", ("Momentum as LARS: two norms a variable",) if config.optimizer.lars else None
     yield "optimizer.num_apply_group", _of_groups(plan)
@@ -91,6 +93,15 @@ def _all(program, plan, config):
     every = config.execution.fetch_every
     yield "execution.fetch_every", ("losses and summaries come from one of %d steps" % every,) if every > 1 else None
     yield "execution.steps_per_run", ("workers agree once in %d steps" % repeats,) if repeats > 1 else None
+
+
+def _of_weights(plan, config):
+    """Where speeds were measured, the configuration has what came of them by the time the plan is made."""
+    weights = plan.mesh.weights
+    if config.cluster.device_weights == BY_SPEED and plan.mesh.num_shards > 1:
+        return ("equal parts of a batch, until the first run measures how fast the devices are",)
+    told = "devices have %s of %d parts of a batch"
+    return (told % (", ".join(map(str, weights)), sum(weights)),) if weights else None
 
 
 def _of_equal_steps(plan, config):

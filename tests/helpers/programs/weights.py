@@ -1,5 +1,7 @@
 """Training with stages whose devices have parts of different size of a batch, and the same on one device."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -16,12 +18,13 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
     Args:
       devices: of each worker.
       counts: of each stage, its devices in a model replica.
-      weights: those of the devices of a model replica.
+      weights: those of the devices of a model replica, or "auto".
       source: "feed" or "data".
       **config: keys with "__" for the dot.
     """
     if epl:
-        keys = {"cluster.device_weights": list(weights), "pipeline.num_micro_batch": micro_batches}
+        given = weights if weights == "auto" else list(weights)
+        keys = {"cluster.device_weights": given, "pipeline.num_micro_batch": micro_batches}
         keys.update((key.replace("__", "."), value) for key, value in config.items())
         with pipelines.devices_of(devices):
             common.init(epl, keys)
@@ -57,6 +60,22 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
         return {"losses": losses, "local": local, "rows": seen, "mean": sess.run(average), "state": common.state(sess)}
 
 
+def trained_by_speed(epl, speeds, source, **config):
+    """Trains by `cluster.device_weights="auto"` two workers with a device each whose measured speeds are planted: as
+    `trained`, with the weights and how often was measured."""
+    if not epl:
+        return trained(epl, 1, [2], source=source)
+    from epl.session import versions
+
+    def planted(mesh, proto):
+        assert proto.allow_soft_placement
+        return [speeds[mesh.worker_index]] * mesh.devices_per_worker
+
+    with mock.patch.object(versions, "device_speeds", side_effect=planted) as measured:
+        found = trained(epl, 1, [2], "auto", source=source, **config)
+    return dict(found, weights=epl.Env.get().config.cluster.device_weights, measured=measured.call_count)
+
+
 def _averages(outputs, micro_batches):
     """(a metric's value, what changes it and a moving average)."""
     average, update = tf.metrics.mean(outputs)
@@ -83,7 +102,8 @@ def _batches(epl, counts, weights, micro_batches, replicas, source):
         if source == "data":
             return {}
         rows = np.arange(step * size, (step + 1) * size)
-        begin, end = _share(epl, list(weights or [1] * counts[0]) * replicas)
+        found = epl.Env.get().config.cluster.device_weights if epl else weights  # numbers, after the first run
+        begin, end = _share(epl, list(found or [1] * counts[0]) * replicas)
         return {numbers: rows[int(round(begin * size)) : int(round(end * size))]}
 
     return numbers, numbers % 10, x, mine
