@@ -101,11 +101,19 @@ class Found:
             return "does not fit: %s too much" % bytes_text(plan.peak_bytes - self.limit_bytes)
         if plan.choice.offload and not self.best.choice.offload:
             return "offload is for what does not fit otherwise"
-        for number, other in enumerate(self.plans):
-            if other is not plan and other.refused is None and self.fits(other):
-                if other.row_s <= plan.row_s and other.peak_bytes <= plan.peak_bytes:
-                    return "dominated by %d" % (number + 1)
+        number = next((number for number, other in enumerate(self.plans) if self._dominates(other, plan)), None)
+        if number is not None:
+            return "dominated by %d" % (number + 1)
+        if abs(plan.row_s / self.best.row_s - 1) <= _AS_GOOD:
+            return "no more than %.0f %% faster or slower" % (100 * _AS_GOOD)
         return "%.0f %% slower" % (100 * (plan.row_s / self.best.row_s - 1))
+
+    def _dominates(self, one, other):
+        """Whether a plan that could have been chosen is better than another one in time or bytes, and in none worse."""
+        if not self.fits(one) or bool(one.choice.offload) != bool(self.best.choice.offload):
+            return False
+        costs, others = (one.row_s, one.peak_bytes), (other.row_s, other.peak_bytes)
+        return costs != others and all(cost <= than for cost, than in zip(costs, others))
 
 
 def machine_for(config, cluster):
@@ -207,11 +215,7 @@ class _Search(object):
     def found(self):
         choices = self._space.choices()
         if not choices:
-            raise PlanError(
-                "No plan leaves the %s rows of a step as they are on %d devices. Use a number of rows that divides by "
-                "the devices (auto.batch, or --batch), or leave pipeline.num_micro_batch out."
-                % (self._total_rows, self._cluster.total_gpu_num)
-            )
+            self._refuse_layout()
         quick = Quick(self._lines(choices), self._cluster, self._machine)
         first = {choice: quick.of(choice) for choice in choices}
         self._look_at(first)
@@ -227,6 +231,22 @@ class _Search(object):
         too_large = [plan for plan in plans if plan.refused is None and not found.fits(plan)]
         rest = [plan for plan in fitting if plan is not best] + sorted(too_large, key=lambda p: p.peak_bytes)
         return replace(found, plans=tuple([best] + rest + [plan for plan in plans if plan.refused is not None]))
+
+    def _refuse_layout(self):
+        """Says why there is nothing to choose from."""
+        devices, fixed = self._cluster.total_gpu_num, self._space.fixed
+        if not self._space.layouts():
+            keys = ", ".join(sorted(fixed.intersection(["pipeline.num_stages", "pipeline.num_chunks"])))
+            raise PlanError(
+                "No layout has what is set (%s) on %d workers with %d devices each. Stages go over a number of devices "
+                "that divides those of a worker, or is a multiple of them. Leave these keys to the search, or use "
+                "another number of devices." % (keys, self._cluster.worker_num, self._cluster.gpu_num_per_worker)
+            )
+        also = ", or leave pipeline.num_micro_batch to the search" if "pipeline.num_micro_batch" in fixed else ""
+        raise PlanError(
+            "No plan leaves the %s rows of a step as they are on %d devices. Use a number of rows that divides by the "
+            "devices (auto.batch, or --batch)%s." % (self._total_rows, devices, also)
+        )
 
     def _lines(self, choices):
         """Lines of one copy of the model: on one device, or as the program's own scopes lay it out."""

@@ -104,7 +104,7 @@ class Space:
     def choices(self):
         """All Choices, a list in an order that depends on nothing but the space."""
         found = []
-        for replicas, stages, shards, chunks in self._layouts():
+        for replicas, stages, shards, chunks in self.layouts():
             for micro_batches in self._micro_batches(replicas):
                 rows = None if self.total_rows is None else self.total_rows // (replicas * micro_batches)
                 schedules = self._schedules(stages, chunks, micro_batches)
@@ -136,7 +136,7 @@ class Space:
             values["pipeline.num_stages"] = choice.stages * choice.chunks if values["auto.auto_parallel"] else None
         return values
 
-    def _layouts(self):
+    def layouts(self):
         """(copies of the model, devices of a pipeline, of each stage, stages on each device)."""
         chunks = self._of("pipeline.num_chunks", (1, 2))
         if self.own is not None:

@@ -9,7 +9,7 @@ from epl.graph import collector
 from epl.plan.input.batch_rows import common_rows
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import BY_SPEED
-from epl.plan.layout.speeds import places, told, weights_by_speed
+from epl.plan.layout.speeds import paces, told, weights_by_speed
 
 _LOG = logging.getLogger("epl")
 
@@ -48,7 +48,7 @@ def weigh_devices(tf_graph, config, cluster, job, measure):
 
 def _decided(mesh, speeds, rows):
     """Worker 0's choice: the weights."""
-    found = places(mesh, speeds)
+    found = paces(mesh, speeds)
     weights = weights_by_speed([place.speed for place in found], rows)
     _LOG.info("%s", told(found, weights, rows, mesh.devices_per_worker))
     return weights

@@ -9,7 +9,7 @@ from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.plan.input.batch_rows import common_rows
 from epl.plan.layout.layout import make_mesh
-from epl.plan.layout.speeds import places, told, weights_by_speed
+from epl.plan.layout.speeds import paces, told, weights_by_speed
 from epl.plan.report.plan_table import plan_table
 from epl.program.program import TaskGraph
 from epl.session import device_speed
@@ -27,7 +27,7 @@ def mesh_of(workers, devices, count, stages=1):
 
 
 def words(workers, devices, count, speeds, rows=None):
-    found = places(mesh_of(workers, devices, count), speeds)
+    found = paces(mesh_of(workers, devices, count), speeds)
     weights = weights_by_speed([place.speed for place in found], rows)
     return weights, told(found, weights, rows, devices)
 
@@ -67,9 +67,9 @@ def test_no_other_division_is_faster(rows):
 
 
 def test_the_slowest_of_all_replicas_counts_for_a_place():
-    found = places(mesh_of(4, 1, 2), [[1.0], [1.0], [0.5], [0.8]])
+    found = paces(mesh_of(4, 1, 2), [[1.0], [1.0], [0.5], [0.8]])
     assert [(p.worker, p.speed) for p in found] == [(2, 0.625), (3, 1.0)]
-    found = places(mesh_of(1, 4, 2, stages=2), [[1.0, 0.9, 0.2, 1.0]])  # devices 0 and 1 have a part of each stage
+    found = paces(mesh_of(1, 4, 2, stages=2), [[1.0, 0.9, 0.2, 1.0]])  # devices 0 and 1 have a part of each stage
     assert [(p.device, p.speed) for p in found] == [(1, 1.0), (2, 0.225)]
 
 

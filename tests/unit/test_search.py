@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+from types import SimpleNamespace
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -14,7 +15,7 @@ from epl.env import Env
 from epl.errors import PlanError
 from epl.search import shown
 from epl.search.quick import Line, Quick
-from epl.search.search import is_wanted, machine_for, search, values_of
+from epl.search.search import Found, Priced, is_wanted, machine_for, search, values_of
 from epl.search.space import CHOSEN, Choice, Space
 from epl.session.chosen import choose_plan
 from epl.session.front_ends import preview
@@ -173,12 +174,52 @@ def test_normalised_batches_stay_as_large():
     assert {p.choice.replicas * p.choice.micro_batches for p in found.plans} == {2}
 
 
+def _priced(row_s, peak_bytes, **choice):
+    """A plan of these costs."""
+    return Priced(Choice(4, **choice), {}, SimpleNamespace(fullest=SimpleNamespace(peak_bytes=peak_bytes)), row_s)
+
+
+def test_reasons_name_plans_that_could_have_been_chosen():
+    plans = [
+        _priced(1.0, 10),
+        _priced(0.995, 10, zero="v1"),  # faster by so little that the simpler one is chosen
+        _priced(2.0, 7),
+        _priced(2.0, 7, recomputes=True),  # neither is better
+        _priced(3.0, 8),
+        _priced(5.0, 6),
+        _priced(4.0, 5, offload="v0"),  # not beside others without
+        _priced(9.0, 30),
+    ]
+    found = Found("simple", 20, None, 99, tuple(plans))
+    assert [found.why_not(plan) for plan in plans] == [
+        "chosen",
+        "no more than 1 % faster or slower",
+        "100 % slower",
+        "100 % slower",
+        "dominated by 3",
+        "400 % slower",
+        "offload is for what does not fit otherwise",
+        "does not fit: 10 bytes too much",
+    ]
+
+
+def test_stages_that_are_set_and_fit_no_devices():
+    with pytest.raises(
+        PlanError, match=r"No layout has what is set \(pipeline.num_stages\) on 2 workers with 2 devices"
+    ):
+        found_for(workers=2, devices=2, auto__auto_parallel=True, pipeline__num_stages=3)
+
+
 def test_rows_that_nobody_knows_are_asked_for():
     with pytest.raises(PlanError, match="is fed batches of any size.* auto.batch, or --batch"):
         found_for(batch=None)
     assert found_for(batch=None, auto__batch=32)[2].total_rows == 32
-    with pytest.raises(PlanError, match="No plan leaves the 7 rows of a step as they are on 4 devices"):
+    with pytest.raises(
+        PlanError, match="the 7 rows of a step as they are on 4 devices.*leave pipeline.num_micro_batch"
+    ):
         found_for(batch=7, pipeline__num_micro_batch=2)
+    with pytest.raises(PlanError, match=r"divides by the devices \(auto.batch, or --batch\)\.$"):
+        found_for(workers=2, devices=1, batch=7)
 
 
 def test_stages_that_the_program_marks_stay():

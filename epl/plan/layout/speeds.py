@@ -12,12 +12,12 @@ _NAMED = 8  # of devices, in words
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place among those that divide a model replica's batch, with what holds it back.
+class Pace:
+    """How fast a place is among those that divide a model replica's batch, and what holds it back.
 
     Attributes:
       worker, device: which of the devices at this place is the slowest: one for each replica and each stage.
-      speed: its speed, of the fastest Place's; rounded.
+      speed: its speed, of the fastest Pace's; rounded.
     """
 
     worker: int
@@ -25,8 +25,8 @@ class Place:
     speed: float
 
 
-def places(mesh, speeds):
-    """The Places on a Mesh's axis shard, a tuple. All replicas have the same weights, so the slowest device counts.
+def paces(mesh, speeds):
+    """The Paces on a Mesh's axis shard, a tuple. All replicas have the same weights, so the slowest device counts.
 
     Args:
       mesh: a Mesh.
@@ -38,11 +38,11 @@ def places(mesh, speeds):
             shard = (group * len(mesh.instances) + instance.index) % mesh.num_shards
             for worker, device in zip(instance.workers, instance.devices):
                 worker += group * mesh.pipeline_workers
-                one = Place(worker, device, speeds[worker][device])
+                one = Pace(worker, device, speeds[worker][device])
                 if found[shard] is None or one.speed < found[shard].speed:
                     found[shard] = one
     rounded = _rounded([place.speed for place in found])
-    return tuple(Place(p.worker, p.device, speed) for p, speed in zip(found, rounded))
+    return tuple(Pace(p.worker, p.device, speed) for p, speed in zip(found, rounded))
 
 
 def _rounded(speeds):
@@ -83,7 +83,7 @@ def told(found, weights, rows, devices_per_worker):
     """What was measured and what comes of it, in words, a line for each device that is slower than the fastest.
 
     Args:
-      found: the Places; `weights`: theirs.
+      found: the Paces; `weights`: theirs.
       rows: as for `weights_by_speed`.
       devices_per_worker: of each worker.
     """
