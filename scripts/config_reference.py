@@ -40,8 +40,8 @@ epl.init(config)
 - So are keys that contradict each other or leave one without effect: `io.drop_last_files` together with
   `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
   `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
-  `"auto"`; `gradient_checkpoint.check_gradients` together with `communication.sync_batch_norm`; `communication.fp16`
-  together with `communication.wire_dtype`; `communication.fp16_scale` without `communication.fp16`; numbers for
+  `"auto"`; `communication.fp16` together with
+  `communication.wire_dtype`; `communication.fp16_scale` without `communication.fp16`; numbers for
   `optimizer.lamb` or `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at
   every step; other keys of `dgc` without `dgc.sparsity`.
 - `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines

@@ -243,14 +243,6 @@ def _refusals():
         AT_CONFIG,
     )
     refuse(
-        CHECK_GRADIENTS,
-        [SYNC_BN],
-        "gradient_checkpoint.check_gradients compares gradients of one copy of the model, but with "
-        "communication.sync_batch_norm these depend on all copies. Check without synchronised batch normalisation.",
-        "check without synchronised batch normalisation",
-        AT_CONFIG,
-    )
-    refuse(
         FP16,
         [WIRE],
         "communication.fp16=True and communication.wire_dtype='%(value)s' are two forms for the same gradients. "
@@ -347,7 +339,7 @@ def _refusals():
     ):
         refuse(
             one,
-            [CHECK_GRADIENTS, LOCAL_SGD, DGC, SYNC_BN, XLA],
+            [LOCAL_SGD, DGC, XLA],
             "%(key)s does not go together with %(what)s in this version. Set it to %(off)s, or use %(other)s.",
             _ONE if one is SPLIT else "batches of unknown size (`batch(n)` without `drop_remainder`)",
             what=what,

@@ -32,7 +32,7 @@ from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
 from epl.plan.pipeline.borders import copied_for_borders, plan_borders
 from epl.plan.pipeline.micro_batches import of_micro_batches, plan_micro_batches
 from epl.plan.plan import Plan
-from epl.plan.sync.batch_norm import plan_batch_norm
+from epl.plan.sync.batch_norm import norms_at_points, norms_in_slots, plan_batch_norm
 from epl.plan.sync.dgc import plan_dgc
 from epl.plan.sync.gradients import Aggregation, plan_aggregation
 from epl.plan.sync.local_sgd import plan_local_sgd
@@ -174,7 +174,8 @@ def _state(model, analysis, aggregation, apart, stage_of, mesh, role, are_merged
 def _batch_norms(model, analysis, stage_of, config, role, are_merged):
     if not are_merged or role is not None or not config.communication.sync_batch_norm:
         return ()
-    return plan_batch_norm(model, analysis, stage_of, config.communication.num_communicators)
+    norms = plan_batch_norm(model, analysis) if model.merge_points is None else norms_at_points(model)
+    return norms_in_slots(norms, stage_of, config.communication.num_communicators)
 
 
 def _merges(model, role, are_merged, local_sgd):

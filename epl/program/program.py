@@ -119,8 +119,10 @@ class ApplyCall:
     between: Optional[FrozenSet[str]] = None
 
 
-# A gradient of a variable as tensor, and the tensor that is the same without recomputation.
-CheckedGradient = collections.namedtuple("CheckedGradient", "variable tensor without")
+# A gradient of a variable as tensor, and the tensor that is the same without recomputation; where devices divide them,
+# the nodes that hand both on whole.
+CheckedGradient = collections.namedtuple("CheckedGradient", "variable tensor without whole")
+CheckedGradient.__new__.__defaults__ = ((),)
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,14 @@ class MergePoints:
       state: the epl.plan.sync.state.StateGroups of which the values are such nodes.
       outputs: tensor of a collection (epl.GraphKeys) to its node.
       whole: nodes of what can be merged only where it is whole.
+      norms: what batch normalisation synchronises, as in an epl.plan.plan.Plan: of means, the tensors are such nodes.
     """
 
     gradients: Tuple[Tuple[ApplyCall, Gradient, str], ...] = ()
     state: Tuple = ()
     outputs: Dict[str, str] = field(default_factory=dict)
     whole: Tuple[str, ...] = ()
+    norms: Tuple = ()
 
 
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in

@@ -25,7 +25,7 @@ class FirstGradients(object):
 
     def tensors(self, step):
         """Names of what a Step has to fetch for them, besides its own."""
-        pairs = [(each.tensor, each.without) for each in self.of(step)]
+        pairs = [each.whole or (each.tensor, each.without) for each in self.of(step)]
         return tuple("%s:%d" % parse_input(tensor) for pair in pairs for tensor in pair)
 
     def compared(self, step, fetched):

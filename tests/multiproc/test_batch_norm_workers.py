@@ -24,6 +24,15 @@ def test_equals_one_device(plain, jobs, kind, layout):
         assert_same(got["evaluated"], want["evaluated"])
 
 
+@pytest.mark.parametrize(
+    "layout, kind, scope", [((2, 2), "plain", "replicate"), ((2, 2), "fused", "split"), ((4, 1), "plain", "split")]
+)
+def test_copies_whose_devices_divide_tensors(plain, jobs, layout, kind, scope):
+    want = plain(BATCH_NORM + "divided", kind, scope)
+    for got in jobs[layout](BATCH_NORM + "divided", kind, scope):
+        assert_same_training(got, want)
+
+
 @pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])
 def test_micro_batches_with_one_number_are_normalised_together(by_hand, two_workers, model):
     want = by_hand(model, 3, 2, together=True)

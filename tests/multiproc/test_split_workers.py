@@ -13,6 +13,7 @@ from tests.numerics.test_split_models import (
     BLOCK_ATOL,
     BLOCK_CASES,
     BRANCHES,
+    CHECKED,
     CLIPPED,
     COLUMN_CASES,
     COLUMNS,
@@ -35,7 +36,6 @@ from tests.numerics.test_split_models import (
     HINTED,
     LARGE,
     LOOKUPS,
-    MICRO_BATCHES,
     MICRO_EXPERTS,
     MICRO_LOOKUPS,
     MIXED,
@@ -352,7 +352,7 @@ def test_groups_of_copies_of_a_divided_model_divide_state(plain, jobs, which, le
 def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
     reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
     for call in (two_workers, two_by_two):
-        for history in call(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES):
+        for history in call(SPLIT + "several_copies", 2, "adam", recompute=True, **CHECKED):
             check(history, reference)
 
 

@@ -19,6 +19,13 @@ def test_equals_one_device(plain, two_devices, kind):
     assert_same(got["evaluated"], want["evaluated"])
 
 
+@pytest.mark.parametrize("kind", ["fused", "plain"])
+@pytest.mark.parametrize("scope", ["replicate", "split"])
+def test_copies_whose_devices_divide_tensors(plain, four_devices, kind, scope):
+    want = plain(BATCH_NORM + "divided", kind, scope)
+    assert_same_training(four_devices(BATCH_NORM + "divided", kind, scope), want)
+
+
 def test_without_it_each_replica_normalises_its_own_batch(plain, two_devices):
     want = plain(BATCH_NORM + "train", "fused")
     assert differs(two_devices(BATCH_NORM + "train", "fused", sync=False), want, 1e-3)

@@ -7,6 +7,7 @@ from tests.numerics.test_pipelines import ATOL
 
 PIPELINES = "tests.helpers.programs.pipelines:"
 AUTO = {"gradient_checkpoint__type": "auto"}
+CHECKED = dict(AUTO, gradient_checkpoint__check_gradients=True)
 # (devices, stages, micro-batches, replicas, schedule)
 LAYOUTS = [
     (2, 1, 1, 2, "PreferBackward"),
@@ -62,8 +63,7 @@ def test_loops_that_are_repeated_in_16_bits(two_devices, level):
 def check(by_hand, two_devices, model, layout):
     devices, stages, micro_batches, replicas, strategy = layout
     want = by_hand(model, micro_batches, replicas)
-    config = dict(AUTO, gradient_checkpoint__check_gradients=True)
-    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, replicas, strategy, **config)
+    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, replicas, strategy, **CHECKED)
     assert_same_training(got, want, atol=ATOL)
 
 
@@ -76,5 +76,5 @@ def test_synchronised_batch_normalisation(two_devices, model):
     """Statistics over all replicas are kept; the same with recomputation as without."""
     synced = {"communication__sync_batch_norm": True}
     want = two_devices(PIPELINES + "train", 2, model, 1, 1, 2, **synced)
-    got = two_devices(PIPELINES + "train", 2, model, 1, 1, 2, **dict(synced, **AUTO))
+    got = two_devices(PIPELINES + "train", 2, model, 1, 1, 2, **dict(synced, **CHECKED))
     assert_same_training(got, want)

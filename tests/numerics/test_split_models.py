@@ -289,6 +289,7 @@ FIXED_COPIES = [
     ("momentum", "batches", True, {}),
     ("adam", "fed", False, {}),
     ("momentum", "fed", False, {"zero__level": "v3"}),
+    ("momentum", "batches", False, {"gradient_checkpoint__type": "auto", "gradient_checkpoint__check_gradients": True}),
 ]
 
 
@@ -407,11 +408,12 @@ CLIPPED = {"communication__clip_after_allreduce": True}
 
 # What one device does with whole batches, but for moving averages, which each micro-batch changes.
 MICRO_BATCHES = {"state": False, "pipeline__num_micro_batch": 2}
+CHECKED = dict(MICRO_BATCHES, gradient_checkpoint__check_gradients=True)
 
 
 def test_micro_batches_and_recomputation(plain, two_devices):
     reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
-    check(two_devices(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES), reference)
+    check(two_devices(SPLIT + "several_copies", 2, "adam", recompute=True, **CHECKED), reference)
 
 
 # One model of stages with devices of their own, of which some divide tensors.

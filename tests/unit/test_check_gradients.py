@@ -7,10 +7,10 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 import epl
 from epl.capture.record import make_program
-from epl.config import Config
 from epl.errors import ConfigError, GradientError
 from epl.graph import tags
 from epl.graph.index import parse_input
+from epl.plan.facts.names import clone_name
 from epl.program.program import CheckedGradient
 from epl.session.first_gradients import FirstGradients
 from epl.session.step import Run
@@ -24,22 +24,26 @@ CHECK_ALONE = {"gradient_checkpoint__check_gradients": True}
 CHECK = dict(CHECK_ALONE, gradient_checkpoint__type="auto")
 
 
-def pairs(build, tampered=lambda graph: graph, config=CHECK):
-    """(CheckedGradients, their values) of the first step of a model."""
+def pairs(build, tampered=lambda graph: graph, config=CHECK, devices=1):
+    """(CheckedGradients, their values) of the first step of a model on some devices of a worker."""
     with control_flow("v1"), capture(seed=5) as graph:
         loss = build()
         minimize(loss)
-        init = tf.global_variables_initializer()
-        program = compiled(make_program(graph), 1, 1, **config)
+        program = compiled(make_program(graph), 1, devices, **config)
     width = next(n.attr["shape"].shape.dim[1].size for n in program.graph.nodes.values() if n.name == "x")
     with tf.Graph().as_default():
         tf.import_graph_def(tampered(program.graph).to_graph_def(tf.GraphDef), name="")
-        options = tf.ConfigProto(intra_op_parallelism_threads=1)  # several add up in an order of their own
+        options = tf.ConfigProto(
+            device_count={"CPU": devices}, intra_op_parallelism_threads=1
+        )  # several add up in an order of their own
         # Where it uses oneDNN, TensorFlow's optimizer fuses products of one of the two with what follows them.
         options.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
         with tf.Session(config=options) as session:
-            session.run(init.name)
-            names = [("%s:%d" % parse_input(c.tensor), "%s:%d" % parse_input(c.without)) for c in program.checked]
+            firsts = [name for v in program.variables.values() for name in v.initializers]
+            copies = [clone_name(name, index) for index in range(devices) for name in firsts]
+            session.run([name for name in copies if name in program.graph.nodes])
+            compared = [each.whole or (each.tensor, each.without) for each in program.checked]
+            names = [tuple("%s:%d" % parse_input(tensor) for tensor in pair) for pair in compared]
             data = np.random.RandomState(3).normal(size=(ROWS, width)).astype(np.float32)
             return program.checked, session.run(names, {"x:0": data})
 
@@ -94,13 +98,15 @@ def test_nothing_to_compare():
         pairs(mlp, config=CHECK_ALONE)
 
 
-def test_the_first_one_that_differs_is_named():
-    def wrong(graph):
-        edit = graph.editor()
-        copies = [n for n in graph.find("Tanh".__eq__) if n.startswith("epl_recompute")]
-        edit.node(copies[-1]).op = "Sin"
-        return edit.finish()
+def wrong(graph):
+    """A Graph with a fault in what is computed again."""
+    edit = graph.editor()
+    copies = [n for n in graph.find("Tanh".__eq__) if n.startswith("epl_recompute")]
+    edit.node(copies[-1]).op = "Sin"
+    return edit.finish()
 
+
+def test_the_first_one_that_differs_is_named():
     checked, values = pairs(mlp, wrong)
     with pytest.raises(GradientError, match="gradient '.*' of 'net/dense_.*is another one with recomputation"):
         FirstGradients().compare(checked, values)
@@ -140,13 +146,26 @@ def test_each_is_compared_once():
     assert compare([1.0], [1.0]).of(Step) == list(Step.run.checked[1:])
 
 
-def test_gradients_that_depend_on_other_copies():
-    with pytest.raises(ConfigError, match="check_gradients compares gradients of one copy"):
-        Config(
-            {
-                "gradient_checkpoint.type": "auto",
-                "gradient_checkpoint.check_gradients": True,
-                "communication.sync_batch_norm": True,
-            },
-            {},
-        )
+def divided():
+    with epl.split(2):
+        return mlp()
+
+
+def test_where_devices_divide_tensors_wholes_are_compared():
+    checked, values = pairs(divided, devices=2)
+    shapes = {each.variable: with_.shape for each, (with_, _) in zip(checked, values)}
+    FirstGradients().compare(checked, values)
+    assert shapes == {each.variable: with_.shape for each, (with_, _) in zip(*pairs(mlp))}
+    with pytest.raises(GradientError, match="gradient '.*' of 'net/dense_.*is another one with recomputation"):
+        FirstGradients().compare(*pairs(divided, wrong, devices=2))
+
+
+def test_gradients_of_statistics_of_all_copies_are_computed_twice():
+    with control_flow("v1"), capture(seed=5) as graph:
+        minimize(convolutions())
+        program = compiled(make_program(graph), 1, 2, communication__sync_batch_norm=True, **CHECK)
+    gradients = [name for norm in program.plan.batch_norms for name in norm.gradients]
+    assert {"epl_check/" + name for name in gradients if "epl_check" not in name} == {
+        name for name in gradients if "epl_check" in name
+    }
+    assert len(gradients) == 2 * len(program.plan.batch_norms) > 0

@@ -11,7 +11,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.facts.names import clone_name
 from epl.plan.report.plan_table import plan_table
-from epl.program.collective import PARAMETERS
+from epl.program.collective import PARAMETERS, STATISTICS
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 from tests.helpers.marks import needs_bfloat16
@@ -63,7 +63,6 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
     "key, value",
     [
         ("local_sgd__k_steps", 4),
-        ("communication__sync_batch_norm", True),
         ("execution__xla", True),
     ],
 )
@@ -107,8 +106,29 @@ def test_what_is_computed_again_is_divided_too():
     again = [tensor for tensor in planning.compiled(graph).plan.partitioned.placements if "epl_recompute/" in tensor]
     assert again
     checked = {"gradient_checkpoint__type": "auto", "gradient_checkpoint__check_gradients": True}
-    with pytest.raises(UnsupportedError, match="check_gradients does not go together with epl.split"):
-        planning.compiled(graph, **checked)
+    program = planning.compiled(graph, **checked)
+    wholes = [name for each in program.checked for name in each.whole]
+    assert len(wholes) == 2 * len(program.checked) > 0
+    assert not {name + ":0" for name in wholes} & set(program.partitioned.placements)
+
+
+def normalised(fused):
+    x = tf.placeholder(tf.float32, [None, 4])
+    with epl.split(2):
+        hidden = tf.reshape(tf.matmul(x, tf.get_variable("up", [4, 8])), [-1, 1, 2, 4])
+        hidden = tf.layers.batch_normalization(hidden, training=True, fused=fused)
+        return tf.reduce_mean(tf.square(tf.matmul(tf.reshape(hidden, [-1, 8]), tf.get_variable("down", [8, 3])) - 0.5))
+
+
+@pytest.mark.parametrize("fused, parts", [(True, [0, 1, 0, 1]), (False, [None] * 4)])
+def test_statistics_of_copies_are_exchanged_between_devices_with_the_same_channels(fused, parts):
+    with planning.capture() as graph:
+        train(normalised(fused))
+    assert not planning.compiled(graph, 1, 2, communication__sync_batch_norm=True).plan.batch_norms  # one copy
+    program = planning.compiled(graph, 2, 2, communication__sync_batch_norm=True)
+    found = [each for each in program.plan.collectives if each.purpose == STATISTICS]
+    assert [each.shard_rank for each in found] == parts and {each.devices for each in found} == {2}
+    assert len({each.name for each in found}) == 4 and not program.graph.find("FusedBatchNormV3".__eq__)
 
 
 def with_a_collective():

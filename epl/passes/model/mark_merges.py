@@ -14,17 +14,20 @@ from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.facts.merging import MEAN, SUM
 from epl.plan.facts.names import PREFIX
+from epl.plan.sync.batch_norm import SyncedMean
 from epl.program.program import Gradient, MergePoints
 
 
 def mark_merges(program, merged):
     """The program with its MergePoints, for an epl.plan.sync.merge_marks.Merged."""
     marking = _Marking(program)
+    norms = marking.norms(merged.norms)  # first: what else takes a statistic takes it as it is for all copies
     points = MergePoints(
         marking.gradients(merged),
         marking.state(merged.state),
         marking.outputs(merged.outputs),
         tuple(marking.whole),
+        norms,
     )
     short = {canonical_tensor(n): program.short[t] for n, t in marking.originals.items() if t in program.short}
     program = with_originals(program, marking.originals)
@@ -66,6 +69,13 @@ class _Marking(object):
 
     def outputs(self, sources):
         return {tensor: self._put(source, [], is_whole=True) for tensor, source in sources.items()}
+
+    def norms(self, norms):
+        return tuple(self._mean(each) if isinstance(each, SyncedMean) else each for each in norms)
+
+    def _mean(self, norm):
+        node = self._put(norm.tensor, norm.consumers, is_whole=True)
+        return replace(norm, tensor=canonical_tensor(node), consumers=((node, 0),))
 
     def _put(self, tensor, consumers, op="Identity", is_whole=False):
         source = self._graph.nodes[node_of(tensor)]

@@ -30,9 +30,11 @@ def sync_batch_norm(program, plan):
             edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale))
             rewire(edit, plan, norm.consumers, norm.name)
         else:
-            _forward(edit, plan, norm)
+            for shard_rank in norm.shard_ranks(plan.mesh, norm.node):
+                _forward(edit, plan, norm, shard_rank)
             for gradient in norm.gradients:
-                _backward(edit, plan, norm, gradient)
+                for shard_rank in norm.shard_ranks(plan.mesh, gradient):
+                    _backward(edit, plan, norm, gradient, shard_rank)
     return program.with_graph(edit.finish())
 
 
@@ -97,12 +99,15 @@ class _Builder(object):
         return self.math(name, "RealDiv", *sizes)
 
 
-def _copies(edit, plan, name):
-    """(instance, this editor's own NodeDef of the instance's copy, Builder)."""
-    for instance in plan.mesh.active:
+def _copies(edit, plan, name, shard_rank):
+    """(this editor's own NodeDef of an instance's copy, Builder, the place of what the instance gives; None where
+    another device of its copy of the model gives the same) of each."""
+    mesh = plan.mesh
+    givers = mesh.givers(shard_rank, plan.stage(name))
+    for instance in mesh.active if shard_rank is None else givers:
         node = edit.node(clone_name(name, instance.index))
         prefix = clone_name("epl_batch_norm/%s/local" % name, instance.index)
-        yield node, _Builder(edit, node, prefix)
+        yield node, _Builder(edit, node, prefix), givers.index(instance) if instance in givers else None
 
 
 def _data_inputs(node):
@@ -113,20 +118,22 @@ def _epsilon(node):
     return node.attr["epsilon"].f if "epsilon" in node.attr else 1e-4
 
 
-def _forward(edit, plan, norm):
-    name = norm.collective(norm.node)
-    copies = list(_copies(edit, plan, norm.node))
+def _forward(edit, plan, norm, shard_rank):
+    name = norm.collective(norm.node, shard_rank)
+    copies = list(_copies(edit, plan, norm.node, shard_rank))
     gather = all_gather_node(plan, name, norm.node, FLOAT32)
     inputs = []
-    for index, (node, b) in enumerate(copies):
+    for node, b, place in copies:
         x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, FLOAT32)
+        inputs.append(x)
+        if place is None:
+            continue
         mean = b.reduce("mean", "Mean", x)
         squares = b.math("squares", "SquaredDifference", x, b.broadcast("mean_spread", mean))
         both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(FLOAT32), axis=0)
-        gather.input[index] = b.add("row", "Pack", [both], N=1, T=Type(FLOAT32), axis=0)
-        inputs.append(x)
+        gather.input[place] = b.add("row", "Pack", [both], N=1, T=Type(FLOAT32), axis=0)
     edit.add(gather)
-    for (node, b), x in zip(copies, inputs):
+    for (node, b, _), x in zip(copies, inputs):
         _normalise(b, node, x, name, plan.num_copies(norm.node))
 
 
@@ -158,13 +165,13 @@ def _inverse(b, node, variance):
     return b.math("inverse", "Rsqrt", b.math("variance_epsilon", "AddV2", variance, epsilon))
 
 
-def _backward(edit, plan, norm, gradient):
-    name = norm.collective(gradient)
-    copies = list(_copies(edit, plan, gradient))
+def _backward(edit, plan, norm, gradient, shard_rank):
+    name = norm.collective(gradient, shard_rank)
+    copies = list(_copies(edit, plan, gradient, shard_rank))
     scale = 1.0 / plan.num_copies(gradient)
     reduce = all_reduce_node(plan, name, [gradient, gradient], FLOAT32, scale)
     parts = []
-    for index, (node, b) in enumerate(copies):
+    for node, b, place in copies:
         g, x, _, mean, _ = _data_inputs(node)[:5]
         g, x = b.in_turn("g_in_turn", node, g), b.in_turn("x_in_turn", node, x)
         g, x = b.cast("g", g, b.dtype, FLOAT32), b.cast("x", x, b.dtype, FLOAT32)
@@ -173,12 +180,13 @@ def _backward(edit, plan, norm, gradient):
             b.reduce("sum", "Sum", g),
             b.reduce("product_sum", "Sum", b.math("product", "Mul", g, centred)),
         ]
-        count = b.count("count", x, mean)
-        for which, each in enumerate(sums):
-            reduce.input[2 * index + which] = b.math("mean_%d" % which, "RealDiv", each, count)
+        if place is not None:
+            count = b.count("count", x, mean)
+            for which, each in enumerate(sums):
+                reduce.input[2 * place + which] = b.math("mean_%d" % which, "RealDiv", each, count)
         parts.append((g, centred, sums))
     edit.add(reduce)
-    for (node, b), (g, centred, sums) in zip(copies, parts):
+    for (node, b, _), (g, centred, sums) in zip(copies, parts):
         _differentiate(b, node, g, centred, sums, name)
 
 

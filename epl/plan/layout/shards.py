@@ -121,6 +121,7 @@ def _marks(program, shards, taskgraphs, hints):
     )
     variables -= {name for name, placement in hints.variables.items() if placement == WHOLE}
     tensors = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
+    tensors.update((name, WHOLE) for each in program.checked for name in each.whole)
     tensors.update((node, hints.tensors[tensor]) for node, tensor in hints.nodes.items())
     return Marks(shards, variables, tensors, hints.tensors, hints.variables, *_rows(program, taskgraphs))
 

@@ -1,7 +1,7 @@
 """Which gradients are computed a second time, from what the forward pass has kept (`check_gradients`)."""
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import FrozenSet, Optional, Tuple
 
 from epl.errors import ConfigError
 from epl.graph import tags
@@ -9,6 +9,7 @@ from epl.graph.control_flow import frames_of
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
+from epl.plan.layout.layout import is_split
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.program.program import CheckedGradient
 from epl.rules import effects
@@ -39,11 +40,13 @@ class GradientChecks:
       copies: (node, inputs of its copy) of each, in order.
       waits: the UpdateWaits.
       checked: the CheckedGradients, in the order in which they become ready.
+      rows: those of their tensors that are rows of sparse gradients.
     """
 
     copies: Tuple[Tuple[str, Tuple[str, ...]], ...]
     waits: Tuple[UpdateWait, ...]
     checked: Tuple[CheckedGradient, ...]
+    rows: FrozenSet[str]
 
 
 def checked_name(text):
@@ -69,7 +72,8 @@ def plan_checks(program, target):
             'gradient_checkpoint.type to "auto" or "collection", or mark what is to be computed again with '
             "epl.recompute()."
         )
-    stage_of = stages_of(program, used_taskgraphs(program))
+    used = used_taskgraphs(program)
+    stage_of = stages_of(program, used)
     gradients = {
         canonical_tensor(text): variable
         for gradient, variable in program.computed
@@ -77,6 +81,7 @@ def plan_checks(program, target):
         for text in gradient
         if text
     }
+    rows = {canonical_tensor(gradient.values) for gradient, _ in program.computed if gradient.indices}
     analysis = analyse(program)
     inside = _changed_by(graph, again, map(node_of, gradients), frames_of(graph), program.stateful)
     copies = []
@@ -90,16 +95,25 @@ def plan_checks(program, target):
                 text = format_input(checked_name(producer), index)
             inputs.append(text)
         copies.append((name, tuple(inputs)))
-    waits = [each for call in program.apply_calls for each in _waits(graph, call, analysis, inside, stage_of)]
     order = sorted(gradients, key=lambda tensor: (graph.creation_index[node_of(tensor)], tensor))
-    checked = tuple(CheckedGradient(gradients[t], t, checked_name(t)) for t in order if node_of(t) in inside)
-    return GradientChecks(tuple(copies), tuple(waits), checked)
+    checked = [CheckedGradient(gradients[t], t, checked_name(t)) for t in order if node_of(t) in inside]
+    if is_split(used):
+        checked = [each._replace(whole=tuple(map(_whole_name, (each.tensor, each.without)))) for each in checked]
+    calls = program.apply_calls
+    waits = [each for call in calls for each in _waits(graph, call, analysis, inside, stage_of, checked)]
+    return GradientChecks(tuple(copies), tuple(waits), tuple(checked), frozenset(rows))
 
 
-def _waits(graph, call, analysis, inside, stage_of):
-    """Lets the updates of a call of an optimizer wait for the copies of what its gradients are made of, by stage."""
+def _whole_name(tensor):
+    return "%s_whole/%s" % (PREFIX, tensor.replace(":", "_output_"))
+
+
+def _waits(graph, call, analysis, inside, stage_of, checked):
+    """Lets the updates of a call of an optimizer wait for the copies of what its gradients are made of, by stage; and
+    for what is compared, where devices put it together for that."""
     made = [node_of(canonical_tensor(text)) for gradient, _ in call.gradients for text in gradient if text]
     needed, writes = graph.ancestors(made) & inside, {}
+    whole = [(name, node_of(each.tensor)) for each in checked for name in each.whole if node_of(each.tensor) in needed]
     last = [n for n in graph.in_order(needed) if not any(c in needed for c, _ in graph.consumers.get(n, ()))]
     for write in analysis.writes:
         node = graph.nodes[write]
@@ -113,7 +127,9 @@ def _waits(graph, call, analysis, inside, stage_of):
                 graph.nodes[each].attr[tags.TASKGRAPH].i for each in before if tags.TASKGRAPH in graph.nodes[each].attr
             ]
             name = "%s_check/call_%d/stage_%d" % (PREFIX, call.index, stage)
-            yield UpdateWait(name, tuple(map(checked_name, before)), (taskgraphs or [None])[-1], tuple(waiting))
+            after = [checked_name(each) for each in before]
+            after += [each for each, node in whole if stage_of.get(node, 0) == stage]
+            yield UpdateWait(name, tuple(after), (taskgraphs or [None])[-1], tuple(waiting))
 
 
 def _changed_by(graph, again, gradients, in_loops, stateful):

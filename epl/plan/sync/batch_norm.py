@@ -8,17 +8,21 @@ statistics is summed over the replicas as well (Peng et al., "MegDet", 2018; Iof
 With micro-batches, those of one number are normalised together: each copy of a normalisation exchanges its own
 statistics, as if one device worked through micro-batches as large as those of all replicas. Each stage of a pipeline
 has a communicator for that, as far as there are any, so that stages do not wait for each other's turn.
+
+Where devices divide the tensors of a copy of the model, each normalises the rows of all of them, all channels or its
+part. What is synchronised is found while the model is whole (epl.plan.sync.merge_marks).
 """
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Optional, Tuple
+from typing import FrozenSet, Optional, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.types import FLOAT32, INT64
+from epl.plan.facts.merge_points import in_shard_rank, merged_at
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATISTICS, collective
@@ -86,6 +90,7 @@ class SyncedNorm:
       slot: of the collectives.
       num_bytes: of the statistics of all channels, of one instance; None where they are not known.
       micro_batch: whose copy it is.
+      divided: those of its nodes of which each device of a copy of the model has some of the channels.
     """
 
     node: str
@@ -93,6 +98,7 @@ class SyncedNorm:
     slot: int = 0
     num_bytes: Optional[int] = None
     micro_batch: int = 0
+    divided: FrozenSet[str] = frozenset()
 
     def for_micro_batch(self, nodes, micro_batch):
         """As for SyncedMean."""
@@ -100,34 +106,66 @@ class SyncedNorm:
             return None
         gradients = tuple(micro_batch_name(name, micro_batch) for name in self.gradients)
         node = micro_batch_name(self.node, micro_batch)
-        return replace(self, node=node, gradients=gradients, micro_batch=micro_batch)
+        divided = frozenset(micro_batch_name(name, micro_batch) for name in self.divided)
+        return replace(self, node=node, gradients=gradients, micro_batch=micro_batch, divided=divided)
 
     def collectives(self, plan):
         """The Collectives of the statistics, and of the gradients."""
-        copies = len(plan.mesh.active)
-        handed_in = self.num_bytes * copies if self.num_bytes is not None else None
-        found = [_collective(plan, self, ALL_GATHER, self.collective(self.node), self.node, handed_in, tags.FORWARD)]
-        for name in self.gradients:
-            one = _collective(plan, self, ALL_REDUCE, self.collective(name), name, self.num_bytes, tags.BACKWARD)
-            found.append(one)
+        found = []
+        for name in (self.node,) + self.gradients:
+            operation, phase = (ALL_GATHER, tags.FORWARD) if name == self.node else (ALL_REDUCE, tags.BACKWARD)
+            for shard_rank in self.shard_ranks(plan.mesh, name):
+                times = len(plan.mesh.givers(shard_rank, plan.stage(name))) if operation == ALL_GATHER else 1
+                size = self.num_bytes * times if self.num_bytes is not None else None
+                if shard_rank is not None and size is not None:
+                    size //= plan.mesh.num_shards
+                own = self.collective(name, shard_rank)
+                found.append(_collective(plan, self, operation, own, name, size, phase, shard_rank))
         return found
+
+    def shard_ranks(self, mesh, name):
+        """The groups of devices that exchange what one of its nodes needs: None, once for all channels, or each shard
+        rank (epl.plan.layout.mesh)."""
+        return tuple(range(mesh.shard_ranks)) if name in self.divided else (None,)
 
     @property
     def anchor(self):
         return self.node
 
     @staticmethod
-    def collective(name):
-        return "%s_batch_norm/%s" % (PREFIX, name)
+    def collective(name, shard_rank=None):
+        return in_shard_rank("%s_batch_norm/%s" % (PREFIX, name), shard_rank)
 
 
-def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
+def norms_in_slots(norms, stage_of, num_communicators):
+    """The same with the slots of their collectives.
+
+    Args:
+      norms: of SyncedMean and SyncedNorm.
+      stage_of: node to stage, for models of several stages.
+      num_communicators: slots of the pool.
+    """
+    return tuple(replace(each, slot=stage_of.get(each.anchor, 0) % num_communicators) for each in norms)
+
+
+def norms_at_points(model):
+    """What has to be synchronised in a divided model, by its MergePoints."""
+    found, placements = [], model.partitioned.placements
+    for norm in model.merge_points.norms:
+        if isinstance(norm, SyncedMean):
+            found.append(replace(norm, tensor=merged_at(model, norm.anchor)))
+        else:
+            nodes = (norm.node,) + norm.gradients
+            divided = frozenset(name for name in nodes if canonical_tensor(format_input(name, 1)) in placements)
+            found.append(replace(norm, divided=divided))
+    return tuple(found)
+
+
+def plan_batch_norm(model, analysis):
     """What has to be synchronised in a Program, in order of creation.
 
     Args:
       model, analysis: the Program and its Analysis.
-      stage_of: node to stage, for models of several stages.
-      num_communicators: slots of the pool.
 
     Raises:
       UnsupportedError: a batch normalisation stands in a branch, a loop or a function, or its gradient is
@@ -159,7 +197,7 @@ def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
         _LOG.warning(
             "communication.sync_batch_norm=True, but no batch normalisation in training mode was found in this model"
         )
-    return tuple(replace(each, slot=(stage_of or {}).get(each.anchor, 0) % num_communicators) for each in found)
+    return tuple(found)
 
 
 def statistics_of(graph):
@@ -293,7 +331,7 @@ def norm_collectives(plan):
     return [each for norm in plan.batch_norms for each in norm.collectives(plan)]
 
 
-def _collective(plan, norm, operation, name, node, num_bytes, phase):
+def _collective(plan, norm, operation, name, node, num_bytes, phase, shard_rank=None):
     return collective(
         name,
         operation,
@@ -304,6 +342,7 @@ def _collective(plan, norm, operation, name, node, num_bytes, phase):
         num_bytes,
         FLOAT32,
         phase,
+        shard_rank=shard_rank,
         stage=plan.stage(node),
         micro_batch=norm.micro_batch,
         takes_part=plan.has_stage(node),

@@ -11,6 +11,7 @@ from epl.plan.facts.analysis import analyse
 from epl.plan.facts.consistency import check_after_all_reduce, check_updates
 from epl.plan.layout.layout import is_split, mesh_of
 from epl.plan.layout.stages import has_micro_batches, used_taskgraphs
+from epl.plan.sync.batch_norm import plan_batch_norm
 from epl.plan.sync.gradients import find_gradients, plan_aggregation
 from epl.plan.sync.state import StateGroup, plan_state
 from epl.program.program import ApplyCall, Gradient
@@ -25,12 +26,14 @@ class Merged:
       consumers: tensor of a gradient to the (node, input position) pairs that take its aggregate.
       state: the StateGroups.
       outputs: tensor of a collection (epl.GraphKeys) to the one that is merged in its place, in order.
+      norms: what batch normalisation synchronises (epl.plan.sync.batch_norm).
     """
 
     gradients: Tuple[Tuple[ApplyCall, Gradient, str], ...]
     consumers: Dict[str, Tuple[Tuple[str, int], ...]]
     state: Tuple[StateGroup, ...]
     outputs: Dict[str, str]
+    norms: Tuple = ()
 
 
 def plan_merges(program, target):
@@ -53,10 +56,12 @@ def plan_merges(program, target):
     state = plan_state(program, analysis, aggregation)
     check_updates(program, analysis, aggregation, state)
     found = find_gradients(program, analysis, config.communication, warn=False)
+    synced = config.communication.sync_batch_norm and mesh.copies.size > 1
     tensors = sorted({canonical_tensor(tensor) for names in program.merges.values() for tensor in names})
     return Merged(
         tuple((call, gradient, variable) for call, pairs in found.gradients for gradient, variable in pairs),
         {tensor: tuple(edges) for tensor, edges in found.consumers.items()},
         tuple(state),
         {tensor: program.loss_sources.get(tensor, tensor) for tensor in tensors},
+        plan_batch_norm(program, analysis) if synced else (),
     )

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
+from tests.helpers.programs.split import dividing_scope, share_of_copy
 from tests.helpers.zoo import model as m
 
 STEPS = 4
@@ -79,6 +80,30 @@ def train(epl, kind, sync=True, splits=5):
             states.append(common.state(sess))
         evaluated = sess.run(evaluation, {x: _images(99)}) if evaluation is not None else 0.0
     return {"losses": losses, "states": states, "evaluated": evaluated}
+
+
+def divided(epl, kind, scope, **config):
+    """Losses and all variables of a model whose tensors the two devices of each copy divide, by rows ("replicate") or
+    by columns ("split"), after each step."""
+    common.init(epl, dict({"communication.sync_batch_norm": True}, **config))
+    images = np.concatenate([share_of_copy(epl, 2, _images(number)) for number in range(STEPS)])
+    copies = epl.Env.get().cluster.total_gpu_num // 2 if epl else 1
+    # Devices divide rows where the graph knows their number.
+    data = tf.data.Dataset.from_tensor_slices(images).batch(common.BATCH // copies, scope == "replicate")
+    x = tf.data.make_one_shot_iterator(data).get_next()
+    with dividing_scope(epl, 2, scope):
+        x = tf.cast(x, tf.float32 if kind == "fused" else tf.float64)
+        loss = tf.reduce_mean(tf.square(_network(x, kind) - 0.5))
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = tf.train.MomentumOptimizer(0.05, 0.9).minimize(loss)
+    common.mean_everywhere(epl, loss)
+    losses, states = [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(STEPS):
+            losses.append(sess.run([loss, train_op])[0])
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
 
 
 def half(epl):
