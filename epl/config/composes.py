@@ -182,8 +182,7 @@ def _refusals():
     # Keys that contradict each other: `value` and `default` are those of `key`, `own` that of the other one.
     refuse(
         LOCAL_SGD,
-        [AMP, AUTO, CHECK_REPLICAS, CLIP_AFTER, FP16, REDUCE_SUM, SPARSE_AS_DENSE, SYNC_BN, WIRE, STEPS]
-        + [ZERO_GRADIENTS],
+        [AMP, AUTO, CHECK_REPLICAS, FP16, REDUCE_SUM, SYNC_BN, WIRE, STEPS, ZERO_GRADIENTS],
         "%(key)s=%(value)r cannot be used with local_sgd.k_steps=%(own)d, where each copy of the model trains by "
         "itself "
         "between averages. Leave %(key)s at %(default)r, or local_sgd.k_steps at 0.",
@@ -202,7 +201,6 @@ def _refusals():
         (LOCAL_SGD, "between averages nothing is sent that could be compressed"),
         (LAMB, with_momentum),
         (LARS, with_momentum),
-        (MICRO_BATCHES, "gradients that are added up over micro-batches are not compressed in this version"),
         (ZERO, "each worker needs all of the momentum that it keeps"),
     ):
         refuse(
@@ -250,20 +248,14 @@ def _refusals():
         "one of them; communication.wire_dtype='float16' is the one that sends later what 16 bits leave over.",
         when=AT_CONFIG,
     )
-    for other, why in (
-        (LOCAL_SGD, "workers ask each other before each step whether any has new data"),
-        (MICRO_BATCHES, "that is asked before a step, of which later micro-batches are read on the way"),
-    ):
-        refuse(
-            EQUAL_STEPS,
-            [other],
-            'io.equal_steps="repeat" cannot be used with %(key)s=%(value)d: %(why)s. Set io.equal_steps to "" or '
-            '"drop", '
-            "or leave %(key)s at %(default)d.",
-            '`"drop"`',
-            AT_CONFIG,
-            why=why,
-        )
+    refuse(
+        EQUAL_STEPS,
+        [LOCAL_SGD],
+        'io.equal_steps="repeat" cannot be used with %(key)s=%(value)d: workers ask each other before each step '
+        'whether any has new data. Set io.equal_steps to "" or "drop", or leave %(key)s at %(default)d.',
+        '`"drop"`',
+        AT_CONFIG,
+    )
     refuse(
         DATA_POSITION,
         [EQUAL_STEPS],
@@ -369,18 +361,13 @@ def _refusals():
         "version: its devices have equal parts. Leave the key out.",
         "leave the weights out",
     )
-    for other, what in (
-        (COLLECTIVES, "'%(node)s', a collective that the program made with epl.ops"),
-        (SYNC_BN, "communication.sync_batch_norm=True"),
-    ):
-        refuse(
-            WEIGHTS,
-            [other],
-            "cluster.device_weights=(%(weights)s) does not go together with %(what)s in this version, which "
-            "takes what the "
-            "devices have for equal parts of a batch. Leave one of them out.",
-            what=what,
-        )
+    refuse(
+        WEIGHTS,
+        [COLLECTIVES],
+        "cluster.device_weights=(%(weights)s) does not go together with '%(node)s', a collective that the program made "
+        "with epl.ops, in this version, which takes what the devices have for equal parts of a batch. Leave one of "
+        "them out.",
+    )
     refuse(
         WIRE,
         [SPREAD],

@@ -73,6 +73,15 @@ def test_devices_of_a_worker_add_up_what_they_send(two_by_two):
         assert_same_training(got, want[rank])
 
 
+def test_gradients_of_micro_batches_are_compressed_once(two_workers):
+    config = dict(config_of(dict(RAMP, clip=0.5)), **{"pipeline.num_micro_batch": 2})
+    results = two_workers(PROGRAMS + "train", config, STEPS)
+    want = simulated(results[0][1], 2, dict(RAMP, clip=0.5))
+    for rank, (got, _) in enumerate(results):
+        got["losses"] = want[rank]["losses"]  # one of a micro-batch is not that of a worker's whole batch
+        assert_same_training(got, want[rank])
+
+
 def test_large_gradients(two_workers):
     """Of 24000 numbers, a sample says which are sent."""
     options = dict(RAMP, sparsity=[0.9], begin=1, least=10000)

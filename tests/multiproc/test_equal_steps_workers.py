@@ -62,6 +62,13 @@ def test_a_step_is_made_while_any_of_its_batches_is_new(jobs):
         assert_same(got, -(np.mean([1, 3, 2, 4]) + np.mean([5, 1, 2, 4])))
 
 
+def test_a_step_is_made_while_any_of_its_micro_batches_is_new(jobs):
+    config = dict(REPEAT, **{"pipeline.num_micro_batch": 2})
+    for rows, got in jobs[2, 1](DATA + "unequal", config, 5, 1):
+        assert len(rows[0]) == 2
+        assert_same(got, -(np.mean([1, 3, 2, 4]) + np.mean([5, 1, 2, 4])))
+
+
 def test_files_need_not_divide(plain, two_workers, tmp_path):
     plain(DATA + "write", str(tmp_path))
     cases = [("tfrecord", dict(config, **{"io.slicing": True}), 3) for config in (REPEAT, DROP)]

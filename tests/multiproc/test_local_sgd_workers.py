@@ -55,7 +55,8 @@ def test_sums_over_the_rows_of_micro_batches(plain, two_workers):
 @pytest.mark.parametrize("resource", [False, True])
 def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
     want, _ = plain(PROGRAMS + "simulate", 2, "rows", EVERY_THIRD)
-    config = dict(PERIOD, **{"gradient_checkpoint.type": "auto"})
+    keys = "communication.sparse_as_dense", "communication.clip_after_allreduce"
+    config = dict(PERIOD, **dict.fromkeys(keys, True), **{"gradient_checkpoint.type": "auto"})
     for (got, _), rank in pairs(two_workers(PROGRAMS + "train", config, "rows", resource=resource), want):
         assert_same_training(got, rank)
 

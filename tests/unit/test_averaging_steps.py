@@ -191,6 +191,25 @@ def test_copies_that_train_by_themselves_have_no_state_to_divide(layout, config,
     assert got.graph.to_graph_def(tf.GraphDef) == want.graph.to_graph_def(tf.GraphDef) and got.plan.zero is None
 
 
+def test_copies_that_train_by_themselves_have_whole_gradients(caplog):
+    """What is said of gradients that others add to holds for none, or for each."""
+    with planning.capture() as graph:
+        table = tf.get_variable("table", [8, 4])
+        loss = planning.layers(x=tf.nn.embedding_lookup(table, tf.placeholder(tf.int64, [None])))
+        optimizer = tf.train.AdamOptimizer(0.1)
+        gradients, variables = zip(*optimizer.compute_gradients(loss))
+        optimizer.apply_gradients(zip(tf.clip_by_global_norm(gradients, 1.0)[0], variables))
+
+    def compiled(**config):  # as bytes, as clipping has a number that is none, and so differs from itself
+        made = planning.compiled(graph, 2, 1, local_sgd__k_steps=4, **config).graph
+        return made.to_graph_def(tf.GraphDef).SerializeToString(deterministic=True)
+
+    want = compiled()
+    for key in ("communication__clip_after_allreduce", "communication__sparse_as_dense"):
+        assert compiled(**{key: True}) == want, key
+    assert "communication.sparse_as_dense: there is nothing to send densely" in caplog.text
+
+
 def test_the_table_says_what_is_sent():
     with planning.capture() as graph:
         planning.sgd(planning.layers())

@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
+from epl.graph.index import node_of
 from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import of_op
@@ -31,6 +32,14 @@ def test_small_gradients_travel_whole():
     assert "dgc.sparsity" in text and "of 2 gradients the largest parts are sent" in text
     kept = [variable for variable in program.plan.added if variable.is_own]
     assert sorted(variable.shape for variable in kept) == [(4, 4)] * 4
+
+
+def test_sums_over_micro_batches_are_compressed():
+    program = compiled(dgc__min_elements=16, pipeline__num_micro_batch=2)
+    (node,) = of_op(program.graph, "EplSparseAllReduce")
+    assert node.attr["N"].i == 2 and all("epl_accumulate/" in text for text in node.input[:2])
+    taken = [program.graph.nodes[each.update].input[3] for each in program.plan.dgc.gradients.values()]
+    assert {node_of(text) for text in taken} == {node.name}
 
 
 def test_one_worker_sends_nothing():

@@ -65,10 +65,24 @@ def test_workers_that_share_a_copy_of_the_model():
         planning.plan_of(graph, workers=4, devices=1, io__equal_steps="repeat")
 
 
-@pytest.mark.parametrize("key, value", [("local_sgd.k_steps", 2), ("pipeline.num_micro_batch", 2)])
-def test_settings_that_do_not_go_together(key, value):
-    with pytest.raises(ConfigError, match='io.equal_steps="repeat" cannot be used with %s=2' % key):
-        epl.Config({"io.equal_steps": "repeat", key: value})
+def test_settings_that_do_not_go_together():
+    with pytest.raises(ConfigError, match='io.equal_steps="repeat" cannot be used with local_sgd.k_steps=2'):
+        epl.Config({"io.equal_steps": "repeat", "local_sgd.k_steps": 2})
+
+
+def test_all_micro_batches_are_read_before_the_first_is_computed():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    options = dict(io__equal_steps="repeat", pipeline__num_micro_batch=3)
+    program = planning.compiled(graph, workers=2, devices=1, **options)
+    (each,) = program.plan.repeated
+    (end,) = planning.of_op(program.graph, "EplEndOfData")
+    reads = [node.name for node in planning.of_op(program.graph, "IteratorGetNext")]
+    assert len(reads) == 3 and set(reads) <= program.graph.ancestors([end.name])
+    assert not [name for name in program.graph.ancestors([end.name]) if program.graph.nodes[name].op == "EplGate"]
+    names = program.micro_batches.copies(each.get_next)
+    gates = [[text for text in program.graph.nodes[name].input if "^epl_begin/" in text] for name in names]
+    assert [len(found) for found in gates] == [0, 1, 1]
 
 
 def test_only_what_training_reads_begins_again():

@@ -40,11 +40,21 @@ def test_each_gradient_and_merged_mean_is_weighed_once(workers, devices):
     assert "1 to 3 of 4" in plan_table(done.plan) and "4 of 4" in plan_table(done.plan)
 
 
-def test_what_does_not_go_together():
-    with pytest.raises(
-        UnsupportedError, match=r"device_weights=\(3, 1\) does not .* communication.sync_batch_norm=True"
-    ):
-        planning.plan_of(model(), cluster__device_weights=[3, 1], communication__sync_batch_norm=True)
+@pytest.mark.parametrize("fused", [True, False])
+def test_statistics_are_weighed(fused):
+    with planning.capture(seed=1) as graph, epl.replicate(2):
+        x = tf.reshape(tf.placeholder(tf.float32, [None, 4]) * planning.variable("scale", [4]), [-1, 1, 1, 4])
+        planning.sgd(tf.reduce_mean(tf.square(tf.layers.batch_normalization(x, training=True, fused=fused) - 0.5)))
+    keys = dict(cluster__device_weights=[3, 1], communication__sync_batch_norm=True)
+    done = planning.compiled(graph, 2, 2, **keys)
+    if fused:
+        (factors,) = {
+            tuple(n.attr["value"].tensor.float_val) for n in of_op(done.graph, "Const") if n.name.endswith("_factors")
+        }
+        assert factors == (1.5, 0.5, 1.5, 0.5)
+    else:
+        means = [norm.tensor for norm in done.plan.batch_norms]
+        assert len(means) == 4 and all("epl_weighed/" in tensor for tensor in means)
 
 
 def test_collectives_of_the_program(monkeypatch):

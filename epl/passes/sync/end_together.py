@@ -3,7 +3,8 @@ r"""Ends data where it has ended on all workers, for data that begins again else
     GetNext -> model   becomes   GetNext ---------------------------------------> IdentityN -> model
                                         \ flag -> EplAllReduce -> EplEndOfData -^-/
 
-The IdentityN has the name that GetNext had, so that what is fetched of it or fed for it goes the same way.
+The IdentityN has the name that GetNext had, so that what is fetched of it or fed for it goes the same way. What all
+micro-batches take is read first: a step is made whole, or not at all.
 """
 
 from epl.graph.index import format_input
@@ -18,18 +19,22 @@ def end_together(program, plan):
     """One agreement of all workers for each iterator of plan.repeated: the step is made where any has new data."""
     if not plan.repeated:
         return program
-    graph, edit = program.graph, program.graph.editor()
+    edit = program.graph.editor()
     for each in plan.repeated:
-        _agree(graph, edit, plan, each)
+        _agree(program, edit, plan, each)
     return program.with_graph(edit.finish())
 
 
-def _agree(graph, edit, plan, each):
-    host = plan.mesh.host_device
+def _agree(program, edit, plan, each):
+    graph, host = program.graph, plan.mesh.host_device
+    names = program.micro_batches.copies(each.get_next)
     flag = len(graph.nodes[each.get_next].attr["output_types"].list.type) - 1
-    copies = [clone_name(each.get_next, instance.index) for instance in plan.instances_with(each.get_next)]
-    used = [copy for copy in copies if graph.edges.data_consumers.get(copy)]
-    raw = [moved(edit, graph.nodes[copy]) for copy in used]
+    copies = [
+        [copy for copy in (clone_name(name, i.index) for name in names) if graph.edges.data_consumers.get(copy)]
+        for i in plan.instances_with(each.get_next)
+    ]
+    reads = _reads(edit, graph, copies)
+    used, raw = list(reads), list(reads.values())
     flags = [format_input(name, flag) for name in raw]
 
     def add(op, part, inputs, **attrs):
@@ -43,4 +48,24 @@ def _agree(graph, edit, plan, each):
     end = add("EplEndOfData", "end", [each.name], what=each.iterator)
     for copy, source in zip(used, raw):
         types = graph.nodes[copy].attr["output_types"].list.type[:flag]
-        hand_on(edit.node(copy), [format_input(source, index) for index in range(flag)], types, ["^" + end])
+        waits = _gates(graph, copy) + ["^" + end]
+        hand_on(edit.node(copy), [format_input(source, index) for index in range(flag)], types, waits)
+
+
+def _gates(graph, name):
+    return [text for text in graph.nodes[name].input if text[0] == "^" and graph.nodes[text[1:]].op == "EplGate"]
+
+
+def _reads(edit, graph, copies):
+    """The names of the nodes that read for the copies of GetNext, which are given for each instance in the order of its
+    micro-batches: one after the other, not in their turns."""
+    found = {}
+    for own in copies:
+        before = []
+        for copy in own:
+            found[copy] = name = moved(edit, graph.nodes[copy])
+            node, gates = edit.node(name), _gates(graph, copy)
+            kept = [text for text in node.input if text not in gates]
+            node.input[:] = kept + before
+            before = ["^" + name]
+    return found

@@ -8,12 +8,17 @@ The gradient is that of normalisation by the statistics of the whole batch (Ioff
 needs two sums over the batch, which are all-reduced. The nodes keep their names, types and outputs. Moments that are
 built of plain operations stay as they are: the mean over all instances takes the place of each of them, and of the
 gradient with respect to each.
+
+Where copies have different parts of a batch (cluster.device_weights), a mean over copies is one over all rows: a copy
+counts for as many times the mean part of a copy as it has.
 """
 
+from epl.graph.index import format_input
 from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.plan.facts.names import clone_name
+from epl.plan.layout.rows import mean_factors
 from epl.plan.sync.batch_norm import SyncedMean
 
 
@@ -39,9 +44,14 @@ def sync_batch_norm(program, plan):
 
 
 class _Builder(object):
-    """Adds float32 nodes for one instance's copy of a normalisation, each named after what it is."""
+    """Adds float32 nodes for one instance's copy of a normalisation, each named after what it is.
 
-    def __init__(self, edit, node, prefix):
+    Attributes:
+      part: how many times the mean part of a batch the instance has; None where all have as much.
+    """
+
+    def __init__(self, edit, node, prefix, part=None):
+        self.part = part
         self._edit = edit
         self._prefix = prefix
         self._device = node.device
@@ -58,6 +68,12 @@ class _Builder(object):
 
     def constant(self, name, value, dtype=FLOAT32):
         return self._edit.add(constant("%s/%s" % (self._prefix, name), value, dtype, self._device)).name
+
+    def column(self, name, values):
+        """Numbers as a matrix of one column."""
+        shape = self.constant(name + "/shape", [-1, 1], INT32)
+        inputs = [self.constant(name, values), shape]
+        return self.add(name + "/column", "Reshape", inputs, T=Type(FLOAT32), Tshape=Type(INT32))
 
     def cast(self, name, tensor, source, target):
         if source == target:
@@ -98,16 +114,32 @@ class _Builder(object):
         ]
         return self.math(name, "RealDiv", *sizes)
 
+    def own_mean(self, name, total, count):
+        """What an instance gives of a sum over its part of the rows, so that the mean over all instances is that over
+        all rows, but for the number of rows where it differs from instance to instance."""
+        if self.part is not None:
+            return self.math(name, "Mul", total, self.constant(name + "_part", self.part))
+        return self.math(name, "RealDiv", total, count)
+
+    def mean_of_all(self, name, mean, count):
+        """The mean over all rows, of the mean over all instances of what each gives."""
+        return mean if self.part is None else self.math(name, "RealDiv", mean, count)
+
 
 def _copies(edit, plan, name, shard_rank):
     """(this editor's own NodeDef of an instance's copy, Builder, the place of what the instance gives; None where
     another device of its copy of the model gives the same) of each."""
     mesh = plan.mesh
+    parts = mean_factors(mesh, mesh.instances) if mesh.weights else [None] * len(mesh.instances)
     givers = mesh.givers(shard_rank, plan.stage(name))
     for instance in mesh.active if shard_rank is None else givers:
         node = edit.node(clone_name(name, instance.index))
         prefix = clone_name("epl_batch_norm/%s/local" % name, instance.index)
-        yield node, _Builder(edit, node, prefix), givers.index(instance) if instance in givers else None
+        yield (
+            node,
+            _Builder(edit, node, prefix, parts[instance.index]),
+            givers.index(instance) if instance in givers else None,
+        )
 
 
 def _data_inputs(node):
@@ -134,23 +166,35 @@ def _forward(edit, plan, norm, shard_rank):
         gather.input[place] = b.add("row", "Pack", [both], N=1, T=Type(FLOAT32), axis=0)
     edit.add(gather)
     for (node, b, _), x in zip(copies, inputs):
-        _normalise(b, node, x, name, plan.num_copies(norm.node))
+        _normalise(b, node, x, name, _parts_of_all(plan, norm.node))
 
 
-def _normalise(b, node, x, gathered, instances):
+def _parts_of_all(plan, name):
+    """Of each instance with a copy of a node, over all workers, how many times the mean part of a batch it has."""
+    copies, weights = plan.num_copies(name), plan.mesh.weights or (1,)
+    return [weights[rank % len(weights)] * len(weights) / sum(weights) for rank in range(copies)]
+
+
+def _normalise(b, node, x, gathered, parts):
     """The node becomes an IdentityN of what it computed, now from the statistics [instances, 2, C] of all."""
+
+    def over_all(name, each):
+        if b.part is not None:
+            each = b.math(name + "_parts", "Mul", each, b.column(name + "_factors", parts))
+        return b.over(name, "Mean", each, 0)
+
     _, scale, offset = _data_inputs(node)[:3]
     unpacked = b.add("all", "Unpack", [gathered], num=2, T=Type(FLOAT32), axis=1)
-    mean = b.over("global_mean", "Mean", unpacked, 0)
+    mean = over_all("global_mean", unpacked)
     # The variance of the whole is the mean of the variances plus the variance of the means; no large squares cancel.
     between = b.math("between", "SquaredDifference", unpacked, mean)
-    variance = b.over("global_variance", "Mean", b.math("spreads", "AddV2", unpacked + ":1", between), 0)
+    variance = over_all("global_variance", b.math("spreads", "AddV2", unpacked + ":1", between))
     factor = b.math("factor", "Mul", _inverse(b, node, variance), scale)
     centred = b.math("centred", "Sub", x, b.broadcast("mean_all", mean))
     scaled = b.math("scaled", "Mul", centred, b.broadcast("factor_all", factor))
     y = b.math("y", "AddV2", scaled, b.broadcast("offset_all", offset))
     one = b.constant("one", 1.0)
-    copies = b.constant("instances", float(instances))
+    copies = b.constant("instances", len(parts) / (b.part or 1.0))
     count = b.math("count_all", "Mul", b.count("count", x, mean), copies)
     less = b.math("count_at_least_one", "Maximum", b.math("count_less", "Sub", count, one), one)
     unbiased = b.math("unbiased", "Mul", variance, b.math("correction", "RealDiv", count, less))
@@ -180,23 +224,25 @@ def _backward(edit, plan, norm, gradient, shard_rank):
             b.reduce("sum", "Sum", g),
             b.reduce("product_sum", "Sum", b.math("product", "Mul", g, centred)),
         ]
+        count = b.count("count", x, mean)
         if place is not None:
-            count = b.count("count", x, mean)
-            for which, each in enumerate(sums):
-                reduce.input[2 * place + which] = b.math("mean_%d" % which, "RealDiv", each, count)
-        parts.append((g, centred, sums))
+            given = [b.own_mean("mean_%d" % which, each, count) for which, each in enumerate(sums)]
+            reduce.input[2 * place : 2 * place + 2] = given
+        parts.append((g, centred, sums, count))
     edit.add(reduce)
-    for (node, b, _), (g, centred, sums) in zip(copies, parts):
-        _differentiate(b, node, g, centred, sums, name)
+    for (node, b, _), (g, centred, sums, count) in zip(copies, parts):
+        means = [b.mean_of_all("all_%d" % which, format_input(name, which), count) for which in (0, 1)]
+        _differentiate(b, node, g, centred, sums, means)
 
 
-def _differentiate(b, node, g, centred, sums, reduced):
-    """x' = scale * inverse * (g - mean(g) - centred * inverse^2 * mean(g * centred)), means over the whole batch."""
+def _differentiate(b, node, g, centred, sums, means):
+    """x' = scale * inverse * (g - mean(g) - centred * inverse^2 * mean(g * centred)), means over the whole batch: those
+    of what adds up over its rows, by the number of the instance's own, of whose loss the gradient is."""
     _, _, scale, mean, variance = _data_inputs(node)[:5]
     inverse = _inverse(b, node, variance)
-    slope = b.math("slope", "Mul", b.math("inverse_square", "Square", inverse), reduced + ":1")
+    slope = b.math("slope", "Mul", b.math("inverse_square", "Square", inverse), means[1])
     part = b.math("part", "Mul", centred, b.broadcast("slope_all", slope))
-    rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.broadcast("g_mean", reduced)), part)
+    rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.broadcast("g_mean", means[0])), part)
     factor = b.broadcast("factor_all", b.math("factor", "Mul", inverse, scale))
     x = b.cast("x_cast", b.math("x_gradient", "Mul", rest, factor), FLOAT32, b.dtype)
     _become(node, [x, b.math("scale_gradient", "Mul", inverse, sums[1]), sums[0], mean, mean], b.dtype)

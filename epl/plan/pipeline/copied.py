@@ -65,6 +65,7 @@ def plan_copies(program, plan):
             ),
             consumers={replaced.get(tensor, tensor): edges for tensor, edges in aggregation.consumers.items()},
         ),
+        dgc=plan.dgc.of_sums(replaced) if plan.dgc is not None else None,
         merges=tuple(_merged_before(merge) for merge in plan.merges),
         stage_of=stage_of,
         owners=owners,

@@ -42,6 +42,11 @@ class Dgc:
         """The Compressed of a DenseGroup's gradients; none where these travel whole."""
         return tuple(self.gradients[tensor] for tensor in group.tensors if tensor in self.gradients)
 
+    def of_sums(self, sums):
+        """The same where sums over micro-batches stand for gradients; `sums`: tensor to its sum."""
+        found = [replace(each, gradient=sums[tensor]) for tensor, each in self.gradients.items()]
+        return replace(self, gradients={each.gradient: each for each in found})
+
     def sent_bytes(self, group):
         """Of a DenseGroup that is compressed, in a step after the ramp."""
         kept = 1.0 - self.sparsity[-1]

@@ -1,6 +1,7 @@
 """LocalSGD (Lin et al. 2018, "Don't Use Large Mini-Batches, Use Local SGD"): every copy of the model takes some steps
 by itself, with the gradients of its own data; then the copies' variables are averaged."""
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Optional, Tuple
@@ -16,6 +17,8 @@ from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly, size_bytes
 from epl.program.collective import ALL_REDUCE, AVERAGES, collective
 from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ def plan_local_sgd(model, analysis, mesh, config):
     Raises:
       UnsupportedError: the model, or how it is laid out, is none that LocalSGD has been made for; says what.
     """
+    if config.communication.sparse_as_dense:
+        _LOG.warning(
+            "communication.sparse_as_dense: there is nothing to send densely, as with local_sgd.k_steps each copy of "
+            "the model applies its own gradients between averages."
+        )
     drift = drifting(model, analysis)
     slots = _slots(model, analysis, drift)
     chosen, candidates = [], (drift | slots) - _own(model, analysis)

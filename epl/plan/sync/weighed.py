@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from epl.graph.index import node_of
 from epl.plan.facts.names import PREFIX
+from epl.plan.sync.batch_norm import SyncedMean
 
 
 def weighed_name(tensor, over_workers):
@@ -16,6 +17,7 @@ def tensors_to_weigh(plan):
     aggregation = plan.aggregation
     found = [(tensor, True) for group in aggregation.groups for tensor in group.tensors]
     found += [(each.values, True) for each in aggregation.sparse]
+    found += [(norm.tensor, True) for norm in plan.batch_norms if isinstance(norm, SyncedMean)]
     found += [(tensor, True) for group in plan.state if group.how == "mean" for tensor in group.values]
     return found + [(merge.source, merge.over_workers) for merge in plan.merges if merge.how == "mean"]
 
@@ -56,6 +58,10 @@ def plan_weighed(program, plan):
         state=tuple(
             replace(group, values=tuple(map(product, group.values))) if group.how == "mean" else group
             for group in plan.state
+        ),
+        batch_norms=tuple(
+            replace(norm, tensor=product(norm.tensor)) if isinstance(norm, SyncedMean) else norm
+            for norm in plan.batch_norms
         ),
         merges=tuple(
             replace(merge, source=product(merge.source, merge.over_workers)) if merge.how == "mean" else merge

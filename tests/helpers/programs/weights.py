@@ -12,7 +12,7 @@ ROWS = 12  # of a micro-batch
 STEPS = 3
 
 
-def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", replicas=1, **config):
+def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", replicas=1, norms=False, **config):
     """Trains on fed batches or on a data set: the merged losses, what rows were seen, a metric, and all variables.
 
     Args:
@@ -20,6 +20,7 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
       counts: of each stage, its devices in a model replica.
       weights: those of the devices of a model replica, or "auto".
       source: "feed" or "data".
+      norms: whether the batch is normalised, in both forms.
       **config: keys with "__" for the dot.
     """
     if epl:
@@ -36,7 +37,8 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
                 table = tf.get_variable("table", [10, 4], initializer=m.initial(1))
                 hidden = tf.tanh(m.dense(tf.concat([tf.gather(table, tokens), x], 1), 8, "hidden", seed=2))
             if 1 in layers:
-                deeper = tf.tanh(m.dense(hidden, 8, "deeper", seed=3))
+                deeper = m.dense(hidden, 8, "deeper", seed=3)
+                deeper = _normalised(tf.tanh(deeper)) if norms else tf.tanh(deeper)
                 skipped = tf.reduce_mean(deeper * deeper)
             if 2 in layers:
                 outputs = m.dense(deeper + 0.5 * hidden, 1, "outputs", seed=4)[:, 0]
@@ -47,7 +49,7 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
     here = tf.identity(loss)
     if epl:
         epl.add_to_collection(here, epl.GraphKeys.LOCAL_MEAN_OBJECTS)
-    with tf.control_dependencies(moved):
+    with tf.control_dependencies(moved + tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         train_op = tf.train.AdamOptimizer(0.01, epsilon=1e-3).minimize(loss)
     losses, seen, local = [], [], []
     with common.session() as sess:
@@ -58,6 +60,12 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
             local.append(of_worker)
             seen.append(sorted(found))
         return {"losses": losses, "local": local, "rows": seen, "mean": sess.run(average), "state": common.state(sess)}
+
+
+def _normalised(x):
+    for fused in (True, False):
+        x = tf.tanh(tf.layers.batch_normalization(x[:, None, None], training=True, fused=fused)[:, 0, 0])
+    return x
 
 
 def trained_by_speed(epl, speeds, source, **config):
@@ -117,12 +125,3 @@ def _share(epl, weights):
     devices = len(weights) // workers
     ends = np.cumsum([0] + weights) / sum(weights)
     return ends[index * devices], ends[(index + 1) * devices]
-
-
-def refused(epl, devices, counts, weights, **config):
-    """The message of the error that `trained` ends with; empty if it trains."""
-    try:
-        trained(epl, devices, counts, weights, **config)
-    except (epl.errors.EplError, ValueError, tf.errors.InvalidArgumentError) as error:
-        return str(error)
-    return ""
