@@ -1,5 +1,6 @@
 """epl.tf1: what programs for TensorFlow 1 import, what is said of the rest, and what is told of a program's names."""
 
+import json
 import os
 import subprocess
 import sys
@@ -291,3 +292,36 @@ def test_children_inherit():
     folders = environment["PYTHONPATH"].split(os.pathsep)
     assert environment["EPL_TF1"] == "1" and folders[1:] == ["a", "b"]
     assert os.path.isfile(os.path.join(folders[0], "sitecustomize.py"))
+
+
+def test_records_of_programs_by_others(tmp_path):
+    """scripts/tf1_programs.py: the steps of a program that knows nothing of it, and where two records differ."""
+    text = """
+        import numpy as np
+        import tensorflow as tf
+
+        x = tf.placeholder(tf.float32, [None, 2])
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, tf.Variable(tf.random_normal([2, 1]), name="w"))))
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with tf.Session() as sess:
+            sess.run(tf.global_variables_initializer())
+            while True:
+                sess.run(loss, {x: np.ones((4, 2))})
+                sess.run(train, {x: np.ones((4, 2))})
+    """
+    script = os.path.join(processes.REPOSITORY, "scripts", "tf1_programs.py")
+    served = ["-m", "epl.tf1"] if NEW_PYTHON else []
+    status, output = run(tmp_path, *(served + [script, "run", "--steps", "3", "a.json", program(tmp_path, text)]))
+    assert status == 0 and "3 steps, 1 variables" in output, output
+    record = json.loads((tmp_path / "a.json").read_text())
+    losses = [loss for step in record["losses"] for loss in step]
+    # A step of 0.1 against the gradient 2 (w0 + w1) of each weight takes what they make of ones to 0.6 of it.
+    assert losses[1:] == pytest.approx([0.36 * loss for loss in losses[:2]], rel=1e-5)
+    assert record["variables"] == {"w:0": [2, 1]}
+    status, output = run(tmp_path, script, "compare", "a.json", "a.json")
+    assert status == 0 and "largest relative difference of 3 losses: 0.0e+00" in output, output
+    record["losses"][1][0] *= 1.001
+    record["variables"] = {"v:0": [2, 1]}
+    (tmp_path / "b.json").write_text(json.dumps(record))
+    status, output = run(tmp_path, script, "compare", "a.json", "b.json")
+    assert status == 1 and "1.0e-03" in output and "v:0: none and [2, 1]" in output, output
