@@ -26,6 +26,7 @@ HOST = "_epl_host"  # bool: the node runs on the host of its worker
 LAYER_WISE = "_epl_layer_wise"  # string: what the node is of an update that has a kernel (epl.optimizers.fused_updates)
 ROLE = "_epl_role"  # string: what a node that a pass made is for
 PARTS = "_epl_parts"  # bool: a constant that says of how many parts of the batch a term of a loss is a sum
+SHARE = "_epl_share"  # bool: a constant 1, fed at steps for which workers are fed batches of different sizes
 SHARED = "_epl_shared"  # string: the name by which a queue is one for all workers
 SAVER = "_epl_saver"  # string: for which operation that writes a checkpoint a node sends something
 

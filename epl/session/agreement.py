@@ -29,15 +29,16 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # take alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
 # `sharded`: variables of which each worker has a shard (epl.split), and that this one has given new values. `hints`:
 # tensors of the program to what epl.shard or epl.whole says of them. `rows`: where devices of different workers have
-# parts of different size of a batch, how many rows this worker is fed for each part of weight 1.
+# parts of different size of a batch, how many rows this worker is fed for each part of weight 1. `fed`: rows of the
+# batch that this worker is fed, where that may be any number and losses count by it; -1 where there are none.
 Vote = collections.namedtuple(
-    "Vote", "session fetches targets fresh kind constants messages whole steps sharded hints rows"
+    "Vote", "session fetches targets fresh kind constants messages whole steps sharded hints rows fed"
 )
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {}, None)
+Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {}, None, -1)
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Vote `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -45,7 +46,8 @@ Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {}, None)
 Agreed = collections.namedtuple("Agreed", "step fresh reader reads done")
 Agreed.__new__.__defaults__ = (None, (), None, None, False)
 
-_TOLD = struct.Struct("<d?")  # the time, and whether there is notice that the job has to end
+# The time, whether there is notice that the job has to end, and how many rows a worker is fed.
+_TOLD = struct.Struct("<d?q")
 _STEPS = struct.Struct("<q")
 _ROWS = struct.Struct("<d")
 
@@ -69,18 +71,21 @@ class Agreement(object):
       clock: seconds on the chief's clock, which nobody sets, at the latest agreement, the same on every worker; None
         before the first.
       notice: whether, by then, a launcher had given notice that the job has to end; the same on every worker.
+      fed: the rows of the batch that each worker was fed for that step, by worker; -1 where there are none.
     """
 
     def __init__(self):
         self.clock = None
         self.notice = False
+        self.fed = ()
 
-    def exchange(self, exchange, block):
-        """All workers' blocks for `block`; the chief's time travels along, and whether there is notice."""
-        replies = exchange(block + _TOLD.pack(time.monotonic(), notice.given(os.environ)))
+    def exchange(self, exchange, block, fed=-1):
+        """All workers' blocks for `block`; the chief's time travels along, whether there is notice, and `fed`."""
+        replies = exchange(block + _TOLD.pack(time.monotonic(), notice.given(os.environ), fed))
         told = [_TOLD.unpack(reply[-_TOLD.size :]) for reply in replies]
         self.clock = told[0][0]
         self.notice = any(each[1] for each in told)
+        self.fed = tuple(each[2] for each in told)
         return [reply[: -_TOLD.size] for reply in replies]
 
 
@@ -111,7 +116,7 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
     block = _block(vote.session, step.fingerprint, _news(vote, describe), vote.kind, vote.whole, vote.steps, vote.rows)
-    blocks = agreement.exchange(exchange, block)
+    blocks = agreement.exchange(exchange, block, vote.fed)
     if blocks.count(block) == len(blocks):
         if vote.kind == OVER:
             raise SessionOver(range(len(blocks)), together=True)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Dict, Tuple
 
+import numpy as np
+
 from epl.errors import UnsupportedError
 from epl.graph.index import node_of
 from epl.plan.facts.analysis import batch_placeholder, fixed_placeholder
@@ -25,7 +27,9 @@ class Feeding:
       fixed: those whose number of rows the graph knows, so that they are fed whole.
       sparse: those that are a part of a sparse tensor, to its SparseFeed.
       weighed: (fed batch, parts of weight 1 in this worker) pairs, where workers have parts of different size.
-      has_batch: whether a batch is among them.
+      batches: those that are a batch.
+      shares: nodes of this worker that say how much its rows count beside those of the others, where these may have
+        other numbers of them.
       told: whether the user knows that what is fed to one of these is not divided.
     """
 
@@ -34,7 +38,8 @@ class Feeding:
     fixed: Tuple[str, ...] = ()
     sparse: Dict[str, SparseFeed] = field(default_factory=dict)
     weighed: Tuple[Tuple[str, int], ...] = ()
-    has_batch: bool = False
+    batches: Tuple[str, ...] = ()
+    shares: Tuple[str, ...] = ()
     told: bool = False
 
     def rows(self, feeds):
@@ -43,11 +48,37 @@ class Feeding:
         Args:
           feeds: dict of the tensors to their values.
         """
-        rows = (
-            (self.sparse[name].rows(feeds, parts) if name in self.sparse else len(feeds[name]), parts)
-            for name, parts in self.weighed
-        )
+        rows = ((self._rows(name, feeds, parts), parts) for name, parts in self.weighed if np.ndim(feeds[name]))
         return max((count / float(parts) for count, parts in rows), default=None)
+
+    def counted(self, feeds):
+        """Rows of the batch that is fed, where losses count by them; -1 where nobody knows, as several batches have
+        different numbers of them, or a sparse one has no shape.
+
+        Args:
+          feeds: dict of the tensors to their values.
+        """
+        if not self.shares:
+            return -1
+        batches = [name for name in self.batches if np.ndim(feeds[name])]
+        known = all(name not in self.sparse or self.sparse[name].is_whole(feeds) for name in batches)
+        rows = {self._rows(name, feeds, 1) for name in batches} if known else ()
+        return rows.pop() if len(rows) == 1 else -1
+
+    def shared(self, rows, worker):
+        """dict of tensors to what they are fed, so that each worker counts by its rows; nothing if all have as many.
+
+        Args:
+          rows: what `counted` gives, by worker.
+          worker: the number of this one.
+        """
+        if not self.shares or len(set(rows)) == 1 or min(rows) < 0:
+            return {}
+        share = np.float32(rows[worker] * len(rows) / float(sum(rows)))
+        return {name + ":0": share for name in self.shares}
+
+    def _rows(self, name, feeds, count):
+        return self.sparse[name].rows(feeds, count) if name in self.sparse else len(feeds[name])
 
 
 def feeding_of(rewritten, names, reach, trains):
@@ -70,7 +101,8 @@ def feeding_of(rewritten, names, reach, trains):
         tuple(name for name in names if fixed_placeholder(graph, node_of(name))),
         sparse_feeds(graph, names),
         _weighed(rewritten, names) if trains else (),
-        any(_is_batch(graph, name) for name in names),
+        tuple(name for name in names if _is_batch(graph, name)),
+        tuple(name for name in rewritten.shares if name in reach.nodes),
     )
 
 

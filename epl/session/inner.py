@@ -342,7 +342,7 @@ def looks_on(step, plan):
     mesh = plan.mesh
     changes = step.changes.writes or step.changes.initialises or step.traffic.communicates
     divided = changes or step.reading.sources or step.run.several_rows
-    return not (mesh.is_even or mesh.pipeline_workers > 1 or divided) and step.feeding.has_batch
+    return not (mesh.is_even or mesh.pipeline_workers > 1 or divided) and bool(step.feeding.batches)
 
 
 def divide(name, feeds, own, count, feeding, plan):

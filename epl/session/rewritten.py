@@ -66,7 +66,7 @@ class Rewritten(object):
             drawn = self.plan.analysis.cloned.intersection(self.graph.find(effects.RANDOM.__contains__))
             self._in_all_copies |= drawn.union(self.plan.analysis.initial_writes)
             self._in_step |= drawn & self.graph.ancestors(self._writes)
-        self._differing = None
+        self._differing = self._shares = None
         self.settings = settings.lines(config)
         self._remote_reads = {}
         self.has_reference_variables = any(
@@ -85,6 +85,14 @@ class Rewritten(object):
     def own_graph(self):
         """What this worker's session holds."""
         return self.program.graph
+
+    @property
+    def shares(self):
+        """Nodes of this worker that say how much the rows that it is fed count beside those of other workers."""
+        if self._shares is None:
+            nodes = self.own_graph.nodes
+            self._shares = tuple(n for n in self.own_graph.find("Const".__eq__) if tags.SHARE in nodes[n].attr)
+        return self._shares
 
     def has(self, name):
         """Whether this worker has a node of the graph."""

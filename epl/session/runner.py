@@ -39,7 +39,7 @@ class Runner(object):
         self._has_read = self._has_read or bool(step.reading.sources)
         return of_program(step, fetched)
 
-    def run(self, step, feeds, run_options=None, metadata=None):
+    def run(self, step, feeds, run_options=None, metadata=None, shares=None):
         """The values of the fetches of any Step, as the program gets them.
 
         Args:
@@ -47,10 +47,12 @@ class Runner(object):
           feeds: dict of tensor name to value.
           run_options: serialized RunOptions or None.
           metadata: TF_Buffer for the RunMetadata or None.
+          shares: what Feeding.shared gives; None for nothing.
         """
         names, values, run, reading = (), [], step.run, step.reading
         if feeds or step.changes.saved or run.open_gates:
-            names, values = fed_to(step, feeds, self._local.fed(step.changes.saved), self._versions.plan)
+            kept = dict(self._local.fed(step.changes.saved), **(shares or {}))
+            names, values = fed_to(step, feeds, kept, self._versions.plan)
         if step.leaves_copies:
             self._values.changed_here(step.changes.touched)
         fetches = run.fetches + reading.times if reading.times else run.fetches
@@ -84,11 +86,11 @@ class Runner(object):
             self.compare_copies(step, lambda message: [message])
         return values
 
-    def together(self, step, feeds, run_options, metadata):
+    def together(self, step, feeds, run_options, metadata, shares=None):
         """Runs a step of several workers; one that has not had any data when its input ends has been given none."""
         reads = bool(step.reading.sources)
         try:
-            values = self.run(step, feeds, run_options, metadata)
+            values = self.run(step, feeds, run_options, metadata, shares)
         except tf_compat.tf.errors.OutOfRangeError as error:
             if self._has_read or not reads or self._cluster.worker_num == 1:
                 raise

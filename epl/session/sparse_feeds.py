@@ -27,13 +27,17 @@ class SparseFeed:
     indices: str
     shape: str
 
+    def is_whole(self, feeds):
+        """Whether the indices and the shape are among the feeds, so that it is known which entries are whose."""
+        return self.indices in feeds and self.shape in feeds
+
     def rows(self, feeds, count):
         """How many rows the batch has that is to be divided by `count`.
 
         Raises:
           UnsupportedError: the indices or the shape are not among the feeds.
         """
-        if self.indices not in feeds or self.shape not in feeds:
+        if not self.is_whole(feeds):
             raise UnsupportedError(
                 "'%s' is fed entries of a sparse tensor, which belong to %d parts of the batch (copies of the model in "
                 "this worker, micro-batches counted), but %s, so that nobody knows which are whose. Feed a whole "

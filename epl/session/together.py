@@ -57,6 +57,7 @@ class Together(object):
             kind, messages = READS, rewritten.rows(step.alone().traffic.messages)
         steps, rows = self._local.steps if steps is None else steps, step.feeding.rows(feeds)
         vote = Vote(self._number, fetches, targets, (), kind, {}, messages, step.is_whole, steps, rows=rows)
+        vote = vote._replace(fed=step.feeding.counted(feeds))
 
         def union(all_fetches, all_targets, whole):
             extra = tuple(t for t in all_fetches if t not in fetches)
@@ -67,7 +68,8 @@ class Together(object):
             self._job.pool.expect(agreed.traffic.orders)
             if not agreed.run.fetches and not agreed.targets:
                 return []
-            values = self._runner.together(agreed, feeds, options, metadata)
+            shares = agreed.feeding.shared(current_agreement().fed, self._worker)
+            values = self._runner.together(agreed, feeds, options, metadata, shares)
             self._job.count_updates(bool(agreed.changes.writes))
             self._runner.compare_copies(agreed, self._job.exchange)
             return values

@@ -62,6 +62,32 @@ def test_means_over_last_batches_that_are_shorter(plain, two_devices, two_worker
         assert_same(got["losses"], want["losses"])
 
 
+@pytest.mark.parametrize("kind", ["mean", "mean_and_penalty", "sum_by_rows", "weighted_sum", "stacked"])
+def test_means_over_rows_that_workers_are_fed(plain, two_workers, kind):
+    """One is fed 7 rows and the other 5, then both as many, then all and none."""
+    want = plain(LOSSES + "train_by", kind)
+    for got in two_workers(LOSSES + "train_by", kind, cuts=(7, 6, 12)):
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
+@pytest.mark.parametrize(
+    "job, config, stages, cuts",
+    [
+        ((2, 2), {"zero.level": "v1"}, False, (7, 6, 4)),  # of 7 a worker's copies cannot have equal parts
+        ((2, 2), {}, False, (8, 6, 3)),
+        ((2, 2), {"pipeline.num_micro_batch": 2}, True, (8, 6, 4)),
+        ((2, 1), {"pipeline.num_micro_batch": 2, "zero.level": "v3"}, False, (8, 6, 2)),
+    ],
+    ids=str,
+)
+def test_rows_that_workers_are_fed_with_other_settings(plain, jobs, job, config, stages, cuts):
+    want = plain(LOSSES + "train_by", "sum_mean_and_penalty", stages=stages)
+    for got in jobs[job](LOSSES + "train_by", "sum_mean_and_penalty", config, stages=stages, cuts=cuts):
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
 SETTINGS = [{"zero.level": "v3"}, {"communication.clip_after_allreduce": True}]
 FURTHER = [{"zero.level": "v1"}, {"gradient_checkpoint.type": "auto"}, {"optimizer.num_apply_group": 2}]
 

@@ -294,6 +294,24 @@ def test_all_workers_have_the_chiefs_clock(monkeypatch):
     assert owners_found_infs[0].clock == owners_found_infs[1].clock and owners_found_infs[0].clock in (100.0, 200.0)
 
 
+def test_all_workers_know_the_rows_of_each_without_a_further_exchange():
+    workers, agreements = Workers(2), [Agreement(), Agreement()]
+    results = [None, None]
+
+    def work(index):
+        step = FakeStep([], ["loss:0"], [])
+        asked = Vote(1, ("loss:0",), (), ())._replace(fed=5 - 2 * index)
+        results[index] = agree(workers.exchange_of(index), asked, step, None, agreements[index], None)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert all(isinstance(each, Agreed) for each in results)
+    assert [each.fed for each in agreements] == [(5, 3)] * 2 and workers.exchanges == [1, 1]
+
+
 def reads(names):
     return Vote(1, tuple(names), (), (), READS)
 

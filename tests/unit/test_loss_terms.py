@@ -239,7 +239,7 @@ def weights(program):
     "name, found", [("mean", []), ("sum", [12.0]), ("sum and penalty", [12.0]), ("normalised", [12.0]), ("root", [])]
 )
 def test_nothing_is_weighed_but_sums(name, found):
-    graph, _ = losses_of(LOSSES[name][0], None)
+    graph, _ = losses_of(LOSSES[name][0], None if found else ROWS)  # a batch that is fed has another share
     options = dict(workers=3, devices=2, pipeline__num_micro_batch=2)
     weighed = compiled(graph, **options)
     assert set(weights(weighed)) == set(found)
@@ -247,6 +247,38 @@ def test_nothing_is_weighed_but_sums(name, found):
     assert not weights(as_asked)
     if not found:
         assert weighed.graph.nodes.keys() == as_asked.graph.nodes.keys()
+
+
+def shares(program):
+    """The constants that say how much the rows that a worker is fed count."""
+    return [node for node in program.graph.nodes.values() if "_epl_share" in node.attr]
+
+
+@pytest.mark.parametrize(
+    "rows, options, counts",
+    [
+        (None, dict(workers=2, devices=1), 1),
+        (None, dict(workers=2, devices=2), 2),
+        (None, dict(workers=2, devices=1, pipeline__num_micro_batch=2), None),
+        (None, dict(workers=1, devices=2), 0),
+        (ROWS, dict(workers=2, devices=1), 0),
+        (None, dict(workers=2, devices=1, local_sgd__k_steps=2), 0),
+        (None, dict(workers=2, devices=1, communication__gradients_reduce_method="mean"), 0),
+    ],
+    ids=str,
+)
+def test_means_of_fed_rows_have_a_share_that_is_1(rows, options, counts):
+    program = compiled(losses_of(LOSSES["mean"][0], rows)[0], **options)
+    found = shares(program)
+    assert found if counts is None else len(found) == counts
+    assert all(node.op == "Const" and node.attr["value"].tensor.float_val[:] == [1] for node in found)
+
+
+def test_means_of_data_that_is_read_have_no_share_beside_what_is_fed():
+    def mean(errors, x):
+        return tf.reduce_mean(errors * tf.placeholder(tf.float32, [None, 1]))
+
+    assert not shares(of_data(mean, endless, batches()))
 
 
 def test_one_copy_has_nothing_to_weigh():

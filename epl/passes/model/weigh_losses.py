@@ -34,6 +34,10 @@ def weigh_losses(program, weights):
     return weighing.program()
 
 
+def _prefix(weighed):
+    return "%s_loss_%d" % (PREFIX, weighed.number)
+
+
 class _LossWeighing(object):
     """The edit, loss by loss.
 
@@ -48,23 +52,24 @@ class _LossWeighing(object):
 
     def add(self, weighed):
         """Counts sums so many times as there are parts, quotients and means by their share of what all parts count."""
-        made, parts, prefix = {}, weighed.parts, "%s_loss_%d" % (PREFIX, weighed.number)
+        made, prefix = {}, _prefix(weighed)
         for consumer, position, term in weighed.edges:
             text = self._graph.nodes[consumer].input[position]
             if (text, term) not in made:
                 name = "%s/gradient_%d" % (prefix, len(made))
                 near = self._graph.nodes[consumer]
-                made[text, term] = self._product(
-                    name, text, self._weight(term, parts, prefix, near), near, tags.BACKWARD
-                )
+                made[text, term] = self._product(name, text, self._weight(weighed, term, near), near, tags.BACKWARD)
             self._edit.set_input(consumer, position, made[text, term])
         if weighed.is_reported:
-            self._sources[weighed.loss.tensor] = self._reported(weighed.loss, weighed.terms, parts, prefix)
+            self._sources[weighed.loss.tensor] = self._reported(weighed, prefix)
 
-    def _weight(self, term, parts, prefix, near):
-        """The tensor by which a Term is multiplied."""
+    def _weight(self, weighed, term, near):
+        """The tensor by which a Term of a Weighed is multiplied."""
+        prefix, parts = _prefix(weighed), weighed.parts
         if term.kind == SUM:
             return self._constant(prefix + "/parts", parts, near)
+        if term in weighed.fed:
+            return self._constant(prefix + "/share_of_worker", 1, near, tags.SHARE)
         rows, along = (term.chosen, None) if term.chosen else term.rows or (None, None)
         name = "%s/share/%s" % (prefix, (rows or term.by).replace(":", "_output_"))
         if name not in self._edit:
@@ -110,10 +115,10 @@ class _LossWeighing(object):
             self._specs[node.name] = TensorSpec(shape, FLOAT32 if node.op == "Cast" else INT32)
         return canonical_tensor(made[-1].name)
 
-    def _constant(self, name, value, near):
+    def _constant(self, name, value, near, tag=tags.PARTS):
         if name not in self._edit:
             node = constant(name, float(value), FLOAT32, near.device)
-            set_attr(node, tags.PARTS, True)
+            set_attr(node, tag, True)
             tags.inherit(node, near, (tags.TASKGRAPH,))
             self._edit.add(node)
             self._specs[name] = TensorSpec((), FLOAT32)
@@ -135,14 +140,15 @@ class _LossWeighing(object):
         self._originals[name] = format_input(*parse_input(text))
         return name
 
-    def _reported(self, loss, terms, parts, prefix):
+    def _reported(self, weighed, prefix):
         """A loss whose terms are weighed: the name of the tensor."""
-        made = {}
-        for term in terms:
+        made, loss = {}, weighed.loss
+        for term in weighed.terms:
             near, name = self._graph.nodes[node_of(term.tensor)], "%s/term_%d" % (prefix, len(made))
-            weight = self._weight(term, parts, prefix, near)
+            weight = self._weight(weighed, term, near)
             # The mean of no rows at all is no number, and counts for nothing.
-            op = "MulNoNan" if term.chosen and dtype_of(self._graph, term.tensor) == FLOAT32 else "Mul"
+            may_be_none = term.chosen or term in weighed.fed
+            op = "MulNoNan" if may_be_none and dtype_of(self._graph, term.tensor) == FLOAT32 else "Mul"
             made[parse_input(term.tensor)] = self._product(name, term.tensor, weight, near, tags.FORWARD, op)
         for name in self._graph.in_order(loss.between):
             node = copy_of(self._graph.nodes[name])

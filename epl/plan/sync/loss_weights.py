@@ -1,12 +1,12 @@
 """How terms of losses are weighed, so that the mean over copies of the model is what one device computes."""
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.types import FLOAT32
-from epl.plan.facts.analysis import analyse
+from epl.plan.facts.analysis import analyse, batch_placeholder
 from epl.plan.facts.row_states import MEAN, RATIO, SUM
 from epl.plan.facts.user_collectives import user_collectives
 from epl.plan.input.short_batches import short_batches
@@ -15,6 +15,7 @@ from epl.plan.layout.mesh import in_one_piece
 from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
 from epl.plan.sync.loss_terms import Loss, Term, plan_losses
 from epl.program.program import LOSSES, MEANS
+from epl.rules import effects
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Weighed:
       parts: how many parts of the batch there are.
       edges: (node, input position, Term) of where gradients come to these.
       is_reported: the loss is merged, too.
+      fed: those of the terms that are means over the rows that each worker is fed, and count by these.
     """
 
     number: int
@@ -36,6 +38,7 @@ class Weighed:
     parts: int
     edges: Tuple[Tuple[str, int, Term], ...]
     is_reported: bool
+    fed: FrozenSet[Term] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -87,16 +90,19 @@ def plan_loss_weights(program, target):
     )
     if not weighs:
         return LossWeights(merges, losses)
+    fed = _of_fed_rows(program, losses) - counted if _feeds_whole_copies(mesh, config) else frozenset()
     stage_of, found = stages_of(program, used) if len(mesh.stages) == len(used) else {}, []
     for number, loss in enumerate(losses):
         copies = 1 if config.local_sgd.k_steps else mesh.num_merged(stage_of.get(node_of(loss.tensor), 0))
         parts = copies * micro_batches
         terms = tuple(
-            term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed or term in counted
+            term
+            for term in loss.terms
+            if term.kind == SUM or term.kind == RATIO and loss.is_weighed or term in counted | fed
         )
         if terms and parts > 1:
             edges = tuple(_edges(program, loss, terms))
-            found.append(Weighed(number, loss, terms, parts, edges, loss.tensor in reported))
+            found.append(Weighed(number, loss, terms, parts, edges, loss.tensor in reported, fed & set(terms)))
     return LossWeights(merges, losses, tuple(found))
 
 
@@ -112,12 +118,33 @@ def _is_number(program, tensor):
 
 def _of_different_rows(program, losses):
     """The means over rows of which copies of the model may have different numbers, as their data sets say."""
-    means = [term for loss in losses for term in loss.terms if term.kind == MEAN and (term.rows or term.by)]
-    short = short_batches(program.graph) if means else ()
-    if not short:
-        return frozenset()
-    behind = program.graph.ancestors
-    return frozenset(t for t in means if not short.isdisjoint(behind([node_of(t.tensor)], data_only=True)))
+    means = _means(losses)
+    short = short_batches(program.graph) if means else frozenset()
+    return frozenset(term for term in means if short and not short.isdisjoint(_behind(program.graph, term)))
+
+
+def _of_fed_rows(program, losses):
+    """The means over rows of a batch that each worker is fed, and of nothing that it reads."""
+    graph, found = program.graph, set()
+    for term in _means(losses):
+        behind = _behind(graph, term)
+        if not any(graph.nodes[name].op in effects.SOURCES for name in behind):
+            found.update([term] if any(batch_placeholder(graph, name) for name in behind) else ())
+    return frozenset(found)
+
+
+def _means(losses):
+    return [term for loss in losses for term in loss.terms if term.kind == MEAN and (term.rows or term.by)]
+
+
+def _behind(graph, term):
+    return graph.ancestors([node_of(term.tensor)], data_only=True)
+
+
+def _feeds_whole_copies(mesh, config):
+    """Whether there are several workers, each of which feeds as many copies of the model, of equal parts, as others."""
+    whole = mesh.pipeline_workers == 1 and not (mesh.split and mesh.pipelines_of_copy > 1)
+    return mesh.num_workers > 1 and whole and not mesh.weights and not config.local_sgd.k_steps
 
 
 def _merges(program):

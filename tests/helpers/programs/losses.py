@@ -63,9 +63,9 @@ def model(kind, x, y, labels):
     }[kind]()
 
 
-def train_by(epl, kind, config=None, weights=(), stages=False, rows=12, steps=3):
+def train_by(epl, kind, config=None, weights=(), stages=False, rows=12, steps=3, cuts=()):
     """Trains by a loss of a kind, in one stage or with a layer before it in another: what is reported of the loss at
-    each step, and the variables at the end."""
+    each step, and the variables at the end. `cuts`: of two workers, how many rows the first one is fed at each step."""
     common.init(epl, dict(config or {}, **{"cluster.device_weights": list(weights)} if weights else {}))
     x = tf.placeholder(tf.float32, [None, common.FEATURES])
     y = tf.placeholder(tf.float32, [None, 1])
@@ -88,7 +88,12 @@ def train_by(epl, kind, config=None, weights=(), stages=False, rows=12, steps=3)
         for step in range(steps):
             given, own = common.batch(step, rows), random.normal(size=[rows, 1])
             feeds = {x: given[0], y: own, labels: given[1]}
-            losses.append(sess.run([loss, train], {k: common.share(epl, v) for k, v in feeds.items()})[0])
+            if epl and cuts:
+                part = slice(cuts[step], None) if common.workers(epl)[0] else slice(cuts[step])
+                feeds = {placeholder: value[part] for placeholder, value in feeds.items()}
+            else:
+                feeds = {placeholder: common.share(epl, value) for placeholder, value in feeds.items()}
+            losses.append(sess.run([loss, train], feeds)[0])
         return {"losses": losses, "states": [common.state(sess)]}
 
 
