@@ -22,7 +22,7 @@ from epl.errors import LaunchError
 
 _LOG = logging.getLogger("epl")
 # The file of the worker whose notes are in `.worker-0.note` is `.worker-0.board`.
-_NOTE, _BOARD, _STACKS = ".note", ".board", ".stacks"
+_NOTE, _BOARD, _STACKS, _TIMES = ".note", ".board", ".stacks", ".times"
 _MAGIC = b"EPLBRD01"
 FIELDS = (
     "pid",
@@ -81,9 +81,14 @@ def stacks_beside(path):
     return path + _STACKS
 
 
+def times_beside(path):
+    """The file into which such a worker writes where the time of a step goes, where it is asked to."""
+    return path + _TIMES
+
+
 def remove(path):
     """Removes a board and what belongs to it, if it is there."""
-    for each in (path, stacks_beside(path)):
+    for each in (path, stacks_beside(path), times_beside(path)):
         if os.path.lexists(each):
             os.unlink(each)
 

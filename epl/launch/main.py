@@ -256,6 +256,9 @@ class _Preparation:
         variables[ATTEMPT] = str(self.attempt)
         if self.record is not None and self.local[place] == 0:
             variables[run_record.PARTS] = os.path.abspath(self.record.parts_path)
+        if self.record is not None:
+            path = board.times_beside(self.board_path(self.local[place]))
+            variables[run_record.TIMES] = os.path.abspath(path)
         return variables
 
     def headline(self, options):

@@ -21,6 +21,7 @@ _POINTS = 600
 # Of the last events, those of so many of the last steps are drawn.
 _LAST_STEPS = 12
 _WARNINGS = 40
+TIMES = "EPL_REPORT_TIMES"  # the file into which a worker writes where the time of its steps went
 PARTS = "EPL_REPORT_PARTS"  # the file into which worker 0 writes what it knows of the plan, for the page
 _WARNING = re.compile(r"^(?:[-\d]+ [:\d]+ )?(WARNING|ERROR|CRITICAL) epl: (.*)$")
 
@@ -98,6 +99,7 @@ def of_workers(paths):
                 "collective_bytes": moved,
                 "first_step_at": seen.first_step_at,
                 "last_step_at": seen.last_step_at,
+                "step_times": _step_times(board.times_beside(path)),
                 "phases": [_event(event) for event in own if event.kind == board.PHASE_EVENT],
                 "messages": [_event(event) for event in own if event.kind == board.MESSAGE_EVENT],
                 "last_steps": [_event(event) for event in steps],
@@ -105,6 +107,15 @@ def of_workers(paths):
             }
         )
     return found
+
+
+def _step_times(path):
+    """What a worker has left there; None where it has not come so far."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return None
 
 
 def _event(event):

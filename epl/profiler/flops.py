@@ -5,7 +5,8 @@ import logging
 import time
 
 from epl.env import Env
-from epl.profiler.trace import Shapes, TraceHook, executions
+from epl.profiler.trace import Shapes, TraceHook
+from epl.session.executions import executions
 
 _LOG = logging.getLogger("epl")
 

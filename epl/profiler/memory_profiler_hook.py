@@ -11,8 +11,9 @@ from epl.plan.cost.device_memory import KINDS, DeviceMemory, kind_of
 from epl.plan.input.batch_rows import batch_rows
 from epl.plan.report.memory_page import drawn, memory_page
 from epl.plan.text import bytes_text
-from epl.profiler.trace import Phases, TraceHook, executions, gather
+from epl.profiler.trace import TraceHook, gather
 from epl.session.estimated_program import estimate_program, lasting_bytes
+from epl.session.executions import Phases, executions
 
 _LOG = logging.getLogger("epl")
 

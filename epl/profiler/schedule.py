@@ -9,7 +9,8 @@ from epl.env import Env
 from epl.plan.pipeline.schedules import FORWARD, Action
 from epl.plan.pipeline.simulate import Slot, timeline_of
 from epl.plan.report.schedule_page import schedule_page
-from epl.profiler.trace import TraceHook, executions, gather, stem
+from epl.profiler.trace import TraceHook, gather
+from epl.session.executions import executions, stem
 
 _LOG = logging.getLogger("epl")
 _COPY = re.compile(r"epl_micro_batch_(\d+)/(.*)", re.DOTALL)

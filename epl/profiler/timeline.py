@@ -7,8 +7,9 @@ import os
 import socket
 
 from epl.env import Env
-from epl.profiler.trace import PHASES, Phases, TraceHook, executions, gather
+from epl.profiler.trace import TraceHook, gather
 from epl.rules.effects import COLLECTIVES
+from epl.session.executions import PHASES, Phases, executions
 
 _LOG = logging.getLogger("epl")
 

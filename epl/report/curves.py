@@ -52,10 +52,13 @@ def curve(name, seconds, values, from_zero):
         drawn.append(
             '<text x="%.1f" y="%d" text-anchor="%s">%s</text>' % (x(when), _HEIGHT - 6, anchor, duration(when))
         )
-    return '<h3>%s</h3><svg viewBox="0 0 %d %d" width="100%%" role="img" aria-label="%s">%s</svg>' % (
-        html.escape(name),
-        _WIDTH,
-        _HEIGHT,
-        html.escape(name),
-        "".join(drawn),
+    return (
+        '<h3>%s</h3><div class="wide"><svg viewBox="0 0 %d %d" width="100%%" role="img" aria-label="%s">%s</svg></div>'
+        % (
+            html.escape(name),
+            _WIDTH,
+            _HEIGHT,
+            html.escape(name),
+            "".join(drawn),
+        )
     )

@@ -12,6 +12,7 @@ from epl.plan.report import memory_page, web
 from epl.plan.text import bytes_text
 from epl.report.curves import curve
 from epl.report.figures import duration
+from epl.report.step_bars import part as step_part
 from epl.report.time_bars import part as shares_part
 from epl.report.tracks import part as tracks_part
 
@@ -26,6 +27,9 @@ def page(facts):
     workers = [each for each in facts["by_worker"] if each["steps"]]
     if workers:
         parts.append(("Where time went", shares_part(workers)))
+    timed = [each for each in workers if each["step_times"]]
+    if timed:
+        parts.append(("Where a step's time goes", step_part(timed)))
     if any(each["last_steps"] for each in workers):
         parts.append(("The last steps", tracks_part(workers)))
     if any(each["phases"] for each in facts["by_worker"]):

@@ -1,6 +1,7 @@
 """Where the time between the first and the last training step went, by worker: a bar each, and the figures."""
 
 from epl.plan.report import web
+from epl.report.stacked_bars import stacked
 
 # (what, colour, words): the order in which they stand, which adds up to the whole.
 KINDS = (
@@ -9,7 +10,6 @@ KINDS = (
     ("data", web.YELLOW, "waiting for data (measured with io.stats)"),
     ("program", web.GREY, "the program's own Python, between two steps"),
 )
-_WIDTH, _BAR, _LEFT = 1000, 26, 90
 
 
 def seconds_of(worker):
@@ -22,23 +22,8 @@ def seconds_of(worker):
 def part(workers):
     """The HTML of it."""
     found = [(each, seconds_of(each)) for each in workers]
-    longest = max(sum(seconds.values()) for _, seconds in found) or 1.0
-    bars = []
-    for row, (each, seconds) in enumerate(found):
-        at = float(_LEFT)
-        bars.append('<text x="0" y="%d">worker %d</text>' % (row * _BAR + 16, each["worker"]))
-        for kind, colour, words in KINDS:
-            wide = seconds[kind] / longest * (_WIDTH - _LEFT)
-            bars.append(
-                '<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s: %.2f s</title></rect>'
-                % (at, row * _BAR + 2, wide, _BAR - 6, colour, words, seconds[kind])
-            )
-            at += wide
-    picture = '<svg viewBox="0 0 %d %d" width="100%%" role="img" aria-label="where time went"><g>%s</g></svg>' % (
-        _WIDTH,
-        len(found) * _BAR,
-        "".join(bars),
-    )
+    bars = [("worker %d" % each["worker"], seconds) for each, seconds in found]
+    picture = stacked(KINDS, bars, "{:.2f} s".format)
     rows = []
     for each, seconds in found:
         whole = sum(seconds.values()) or 1.0
@@ -46,6 +31,5 @@ def part(workers):
         cells += ["%.2f s, %.0f %%" % (seconds[kind], 100 * seconds[kind] / whole) for kind, _, _ in KINDS]
         rows.append(cells + ["%.2f s" % each["in_collectives_s"]])
     head = ("worker", "steps", "in all", "devices", "others", "data", "program", "of devices: in collectives")
-    kinds = [(colour, words) for kind, colour, words in KINDS if any(seconds[kind] for _, seconds in found)]
     note = "<p>Collectives may go on beside operations, and several at a time; their seconds are added up.</p>"
-    return web.legend(kinds) + picture + web.table(head, rows) + note
+    return picture + web.table(head, rows) + note

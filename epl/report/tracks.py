@@ -33,12 +33,15 @@ def part(workers):
     drawn.append('<text x="%d" y="%d" text-anchor="end">%.1f ms</text>' % (_WIDTH, top + 4, 1e3 * (end - begin)))
     legend = web.legend([(web.BLUE, "a training step"), (web.ORANGE, "a collective: waiting for others, or at work")])
     label = "the last steps of all workers"
-    return '%s<svg viewBox="0 0 %d %d" width="100%%" role="img" aria-label="%s"><g>%s</g></svg>' % (
-        legend,
-        _WIDTH,
-        top + 10,
-        label,
-        "".join(drawn),
+    return (
+        '%s<div class="wide"><svg viewBox="0 0 %d %d" width="100%%" role="img" aria-label="%s"><g>%s</g></svg></div>'
+        % (
+            legend,
+            _WIDTH,
+            top + 10,
+            label,
+            "".join(drawn),
+        )
     )
 
 

@@ -16,6 +16,7 @@ from epl.session.local_runs import LocalRuns, PendingAverage
 from epl.session.local_steps import LocalSteps
 from epl.session.recorded import recorder_of
 from epl.session.runner import Runner
+from epl.session.step_times import step_times_of
 from epl.session.taken_up import Positions
 from epl.session.together import Together
 from epl.session.variable_values import VariableValues
@@ -45,6 +46,7 @@ class Driver(object):
         self._recorder = recorder_of(os.environ, cluster)
         self._every_s = config.checkpoint.every_s if worker == 0 else 0
         self.is_saved_by_hook = False
+        self._times = step_times_of(os.environ)
         self._positions = Positions(self._versions, cluster) if config.checkpoint.data_position else None
         self._runner = Runner(self._versions, self._values, self._local, config, cluster, job, self._recorder)
         self._average = PendingAverage(job.background, self._local)
@@ -79,6 +81,11 @@ class Driver(object):
         if self._positions is not None:
             self._positions.before(step)
         following.takes(step, feeds, self._versions.rewritten)
+        timed = None
+        if self._times is not None and not run_options:  # those of a monitored session are empty
+            timed = self._times.begins(step, self._versions.plan.mesh, following.waited_s)
+        if timed is not None:
+            run_options, metadata = timed.traced.options, timed.traced.buffer
         began = following.begins(step)
         try:
             values = self._run_call(step, fetches, targets, feeds, run_options, metadata)
@@ -87,6 +94,8 @@ class Driver(object):
             following.ends(began)
             raise
         following.ends(began, step, fetches, values, self._versions.rewritten, self.user_graph)
+        if timed is not None:
+            self._times.ends(timed, self._versions.plan.mesh, following.waited_s, self._runner.read_ahead)
         if self._positions is not None:
             self._positions.after(step)
         if self._recorder is not None:

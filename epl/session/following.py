@@ -116,6 +116,11 @@ class Following(object):
         self.board.say(doing=doing)
         self.board.state(state, time.monotonic() if state == board.PROGRAM else since)
 
+    @property
+    def waited_s(self):
+        """For how long the worker has waited for others, since its first training step."""
+        return self._numbers[_OTHERS]
+
     def waited(self, seconds):
         """The worker has waited so long for others."""
         if self._ended is not None:

@@ -32,6 +32,7 @@ class Runner(object):
         self._ahead = Ahead(job.check_others)
         self._gradients = first_gradients.FirstGradients()
         self._recorder = recorder
+        self.read_ahead = ()  # when the latest step began and ended to wait for batches that were read ahead
 
     def plain(self, step, run_options, metadata):
         """The values of the fetches of a Step that is plain (`Step.is_plain`)."""
@@ -61,10 +62,10 @@ class Runner(object):
         if self._recorder is not None:
             fetches += self._recorder.tensors(step)
         began = time.time() if reading.timed else None  # the clock of the operations that take the time too
-        waited = ()
+        waited = self.read_ahead = ()
         if reading.loads or reading.restarts:
             try:
-                waited = self._ahead.take(reading, self._versions.run_targets)
+                waited = self.read_ahead = self._ahead.take(reading, self._versions.run_targets)
             except tf_compat.tf.errors.OpError as error:
                 self._raise(error, names, values)
         fetched = self._compute(step, names, values, fetches, run_options, metadata)

@@ -115,6 +115,24 @@ def _release(made):
     made._handle = None
 
 
+class TracedCall(object):
+    """What a call takes to be traced: `options`, serialized RunOptions, and `buffer`, a TF_Buffer for the RunMetadata.
+
+    Args:
+      kernels: whether the kernels of GPUs are traced, beside what the host does.
+    """
+
+    def __init__(self, kernels):
+        level = config_pb2.RunOptions.FULL_TRACE if kernels else config_pb2.RunOptions.SOFTWARE_TRACE
+        self.options = config_pb2.RunOptions(trace_level=level).SerializeToString()
+        self.buffer = _c_api_session.TF_NewBuffer()
+        weakref.finalize(self, _c_api_session.TF_DeleteBuffer, self.buffer)
+
+    def metadata(self):
+        """The RunMetadata after the call."""
+        return config_pb2.RunMetadata.FromString(buffer_bytes(self.buffer))
+
+
 def buffer_bytes(buffer):
     """The content of a TF_Buffer as bytes, or None for no buffer."""
     return _c_api_session.TF_GetBuffer(buffer) if buffer is not None else None

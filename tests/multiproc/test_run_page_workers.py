@@ -39,6 +39,8 @@ def test_a_job_that_trains(template, tmp_path):
     assert ended.code == 0 and "the page of the run: %s" % (tmp_path / "run.html") in ended.output, ended
     for said in (
         "Where time went",
+        "Where a step&#x27;s time goes",
+        "worker 1 CPU:0",
         "The last steps",
         "Until the first step",
         "2 model replicas on 2 workers",

@@ -13,7 +13,7 @@ from epl.plan.cost.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, GRADI
 from epl.plan.input.batch_rows import batch_rows
 from epl.plan.report.memory_page import drawn, memory_page
 from epl.profiler.memory_profiler_hook import device_memory, told
-from epl.profiler.trace import Execution, Phases
+from epl.session.executions import Execution, Phases
 
 
 def ran(name, start, duration, memory, device="CPU:0", op="MatMul"):

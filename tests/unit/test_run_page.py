@@ -21,6 +21,9 @@ def event(begin, end, name="", number=0, size=0):
     return {"begin": begin, "end": end, "name": name, "number": number, "bytes": size}
 
 
+STEP = {"compute": 0.006, "data": 0.001, "communication": 0.002, "bubble": 0.0, "rest": 0.001}
+
+
 def worker(index, **changes):
     facts = {
         "worker": index,
@@ -36,6 +39,7 @@ def worker(index, **changes):
         "collective_bytes": 2048,
         "first_step_at": 100.0,
         "last_step_at": 102.0,
+        "step_times": {"steps": 3, "devices": [["CPU:0", dict(STEP)]]},
         "phases": [event(91.0, 93.5, "planning")],
         "messages": [],
         "last_steps": [event(100.0, 101.0, number=12), event(101.5, 102.0, number=13)],
@@ -82,6 +86,14 @@ def test_shares_add_up_to_the_time_of_training():
     assert seconds == {"devices": 3.0, "others": 2.0, "data": 1.0, "program": 1.0}
     assert seconds_of(worker(0, waited_data_s=None))["devices"] == 4.0
     assert sum(seconds.values()) == worker(0)["in_program_s"] + worker(0)["in_steps_s"]
+
+
+def test_where_a_step_goes_stands_by_device():
+    text = page(facts(by_worker=[worker(0), worker(1, step_times=None)]))
+    for said in ("Where a step&#x27;s time goes", "worker 0 CPU:0", "10 ms", "6 ms, 60 %", "2 ms, 20 %", "0 s, 0 %"):
+        assert said in text, said
+    assert "worker 1 CPU:0" not in text and "waiting for other stages" not in text  # which take no time
+    assert "step&#x27;s time" not in page(facts(by_worker=[worker(0, step_times=None)]))
 
 
 def test_a_curve_has_gaps_and_bounds():
@@ -132,8 +144,11 @@ def test_what_boards_hold(tmp_path):
     own.note(board.PHASE_EVENT, now - 3, now - 2, "planning")
     own.note_step(now - 2, now - 1, 1)
     own.note_step(now - 1, now, 2)
+    with open(board.times_beside(path), "w") as stream:
+        stream.write('{"steps": 3, "devices": []}')
     (found,) = run_record.of_workers({0: path, 1: str(tmp_path / "none")})
     assert found["steps"] == 2 and found["rows"] == 8 and found["waited_data_s"] is None
+    assert found["step_times"] == {"steps": 3, "devices": []}
     assert [each["number"] for each in found["last_steps"]] == [1, 2] and found["phases"][0]["name"] == "planning"
 
 

@@ -20,6 +20,9 @@ pre { font: 13px/1.4 ui-monospace, monospace; }
 .wide, pre { overflow-x: auto; }
 .legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3em 1.6em; }
 .legend i { display: inline-block; width: .9em; height: .9em; margin-right: .4em; vertical-align: -1px; }
+.bars { display: grid; grid-template-columns: max-content 1fr; gap: .3em .9em; align-items: center; }
+.bars div { display: flex; height: 1.35em; } .bars i { box-sizing: border-box; border-right: 1px solid var(--page); }
+.wide > svg[width="100%"] { min-width: 750px; }
 table { border-collapse: collapse; margin-top: .6em; }
 th, td { border-bottom: 1px solid var(--rule); padding: .25em .9em .25em 0; text-align: left; vertical-align: top; }
 td:not(:last-child), th { white-space: nowrap; }
