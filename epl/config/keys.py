@@ -500,6 +500,14 @@ KEYS = (
         choices=("", "per_worker", "global"),
     ),
     Key(
+        "checkpoint.async",
+        BOOL,
+        False,
+        "Write what a tf.train.Saver saves, for monitored sessions and Estimators too, beside training: the values are "
+        "copied into host memory between two steps, and a thread writes them; the next save waits for it, and so does "
+        "the end of the session. Python keeps the word async for itself: set it by the dict or the environment.",
+    ),
+    Key(
         "checkpoint.keep",
         INTEGER,
         0,

@@ -344,6 +344,7 @@ DECISIONS = (
     ("num_apply_group", lambda config: config.optimizer.num_apply_group),
     ("found_infs", lambda model: model.scaled),
     ("steps_per_run", lambda config: config.execution.steps_per_run),
+    ("saves_beside", lambda config: getattr(config.checkpoint, "async")),
     ("bounds_clusters", _bounds_clusters),
     ("partitioned", lambda model: model.partitioned),
 )

@@ -80,6 +80,7 @@ class Plan:
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       found_infs: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
+      saves_beside: checkpoints are written beside training (checkpoint.async).
       strategies: the epl.plan.report.strategy_rows.Strategies that are in force.
       partitioned: the epl.partition.partitioned.Partitioned of a model that is split; None for others.
       borders: tensor to how it comes to a stage with another number of devices, see epl.plan.pipeline.borders.
@@ -124,6 +125,7 @@ class Plan:
     zero: Optional[Zero] = None
     found_infs: Tuple[FoundInf, ...] = ()
     steps_per_run: int = 1
+    saves_beside: bool = False
     strategies: Tuple = ()
     partitioned: Optional[Partitioned] = None
     borders: Dict[str, str] = field(default_factory=dict)

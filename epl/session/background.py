@@ -15,10 +15,11 @@ class Work(object):
 
     Args:
       function: without arguments.
+      what: it is, for the log.
     """
 
-    def __init__(self, function):
-        self._function, self._error = function, None
+    def __init__(self, function, what="what communicates in the background"):
+        self._function, self._what, self._error = function, what, None
         self._thread = threading.Thread(target=self._run, name="epl-background")
         self._thread.start()
 
@@ -42,7 +43,7 @@ class Work(object):
         while not self.is_here and self._thread.is_alive():
             self._thread.join(_NOTICE_S)
             if self._thread.is_alive():
-                _LOG.info("what communicates in the background has been waited for %.0f s", time.monotonic() - began)
+                _LOG.info("%s has been waited for %.0f s", self._what, time.monotonic() - began)
 
     def outcome(self):
         """Returns when it is through; raises what it has raised."""

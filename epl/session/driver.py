@@ -16,6 +16,7 @@ from epl.session.local_runs import LocalRuns, PendingAverage
 from epl.session.local_steps import LocalSteps
 from epl.session.recorded import recorder_of
 from epl.session.runner import Runner
+from epl.session.save_graph import SaveGraph
 from epl.session.step_times import step_times_of
 from epl.session.taken_up import Positions
 from epl.session.together import Together
@@ -47,6 +48,7 @@ class Driver(object):
         self._every_s = config.checkpoint.every_s if worker == 0 else 0
         self.is_saved_by_hook = False
         self._times = step_times_of(os.environ)
+        self._saves = {}  # of the tensor that a save fetches: this worker's Graph, and its SaveGraph
         self._positions = Positions(self._versions, cluster) if config.checkpoint.data_position else None
         self._runner = Runner(self._versions, self._values, self._local, config, cluster, job, self._recorder)
         self._average = PendingAverage(job.background, self._local)
@@ -131,15 +133,18 @@ class Driver(object):
 
     def _run_alone(self, step, feeds, run_options, metadata):
         """Runs a step that does not communicate, as many times as it is to be."""
-        changes, run = step.changes, step.run
-        if changes.writes or changes.initialises:
+        run = step.run
+        if step.changes.writes or step.changes.initialises:
             self._job.background.finish()
-        if changes.writes or run.several_copies or changes.added:
-            self._copies.make(step)
+        self._make_copies(step)
         if run.repeats == 1:
             return self._runner.alone(step, feeds, run_options, metadata)
         each, options = metadata_of(run.repeats, metadata), self._runner.options(step, run_options)
         return last_of(each, lambda metadata: self._runner.alone(step, feeds, options, metadata))
+
+    def _make_copies(self, step):
+        if step.changes.writes or step.run.several_copies or step.changes.added:
+            self._copies.make(step)
 
     def _note(self, step, feeds):
         """Notes which variables a step has given values that not all copies have."""
@@ -153,6 +158,42 @@ class Driver(object):
             restore(self._versions.inner.run, plan, values, changes.restores, feeds)
         if changes.shared and not step.traffic.communicates:
             values.changed(changes.shared)  # other workers may not have run it; the chief's value counts
+
+    def keep_saved(self, fetch, feeds):
+        """Copies what a Saver's operations would write now.
+
+        Args:
+          fetch: the tensor that has the checkpoint's name once it is written.
+          feeds: dict of the tensor that is fed this name to it.
+
+        Returns:
+          A SaveGraph, which writes it; until then nothing else may be saved.
+        """
+        step, following = self._versions.step((fetch,), (), tuple(feeds)), self._job.following
+
+        def keep(step):
+            graph, own = self._versions.rewritten.own_graph, step.run.fetches[0]
+            if self._saves.get(own, (None,))[0] is not graph:
+                self._forget_saves(own)
+                self._saves[own] = graph, SaveGraph(graph, own)
+            self._runner.keep_saved(step, feeds, self._saves[own][1])
+            return self._saves[own][1]
+
+        began = following.begins(step)
+        try:
+            if step.traffic.communicates:
+                (saves,) = self._together.run(step, (fetch,), (), tuple(feeds), feeds, keep=keep)
+            else:
+                self._make_copies(step)
+                saves = keep(step)
+        finally:
+            following.ends(began)
+        return saves
+
+    def _forget_saves(self, *names):
+        for name in names:
+            if name in self._saves:
+                self._saves.pop(name)[1].close()
 
     def num_copies(self, fetches, targets, feeds):
         """How many copies of the model in this worker take part in a call, given by names."""
@@ -216,6 +257,7 @@ class Driver(object):
 
     def close(self):
         self._job.background.finish()
+        self._forget_saves(*list(self._saves))
         with self._lock:
             if self._versions.inner is not None:
                 self._versions.close()

@@ -12,6 +12,7 @@ from epl.capture.record import has_record
 from epl.env import Env
 from epl.errors import CaptureError, UnsupportedError
 from epl.launch import notes
+from epl.session.beside import BESIDE
 from epl.session.driver import Driver
 from epl.session.endings.peer_errors import FromPeer
 from epl.session.following import Following
@@ -255,12 +256,19 @@ def _leave(original, session, kind, value, traceback):
         and not isinstance(value, tf_compat.tf.errors.OutOfRangeError)
     ):
         job_here.note(value)
+    if value is not None and driver_of(session) is not None:
+        BESIDE.drop(driver_of(session))
     return original(session, kind, value, traceback)
 
 
 def _close(original, session):
     driver = getattr(session, _DRIVER, None)
-    if driver is not None:
+    if driver is None:
+        return original(session)
+    try:
+        BESIDE.settle(driver)
+    finally:
         disown(driver)
         driver.close()
-    return original(session)
+        original(session)
+    return None

@@ -3,6 +3,7 @@
 import time
 
 from epl import tf_compat
+from epl.graph.index import canonical_tensor
 from epl.session import first_gradients, out_of_memory, replicas
 from epl.session.ahead import Ahead
 from epl.session.endings import file_errors
@@ -98,6 +99,20 @@ class Runner(object):
             raise no_data(error, self._cluster) from error
         self._has_read = self._has_read or reads
         return values
+
+    def keep_saved(self, step, feeds, saves):
+        """Runs a Step that saves, but for the writing: a SaveGraph keeps what would be written."""
+        names, values = fed_to(step, feeds, self._local.fed(step.changes.saved), self._versions.plan)
+        fed = {canonical_tensor(name): value for name, value in zip(names, values)}
+        fetches = tuple(name for name in saves.fetches if name not in fed)  # averages are fed (local_sgd)
+        targets, got = step.targets + saves.waits, {}
+        if fetches or targets:
+            try:
+                run = self._versions.inner.run
+                got.update(zip(fetches, run(names, values, fetches, targets, None, None, step.view)))
+            except tf_compat.tf.errors.OpError as error:
+                self._raise(error, names, values)
+        saves.keep([got[name] if name in got else fed[name] for name in saves.fetches], fed)
 
     def compare_copies(self, step, exchange):
         """After some training steps: are all copies of the variables the same?"""

@@ -37,7 +37,7 @@ class Together(object):
         self._number = None
         self._over = False  # all workers know that this session is through
 
-    def run(self, step, fetches, targets, names, feeds, run_options=None, metadata=None, steps=None):
+    def run(self, step, fetches, targets, names, feeds, run_options=None, metadata=None, steps=None, keep=None):
         """Runs a step that communicates; one at a time in this process.
 
         Args:
@@ -47,6 +47,7 @@ class Together(object):
           run_options: serialized RunOptions or None.
           metadata: TF_Buffer for the RunMetadata or None.
           steps: of local_sgd, before it; by default those until now.
+          keep: function that runs the Step that was agreed on instead, and whose value is the one that is returned.
 
         Returns:
           The values of the fetches.
@@ -68,6 +69,8 @@ class Together(object):
             self._job.pool.expect(agreed.traffic.orders)
             if not agreed.run.fetches and not agreed.targets:
                 return []
+            if keep is not None:
+                return [keep(agreed)]
             shares = agreed.feeding.shared(current_agreement().fed, self._worker)
             values = self._runner.together(agreed, feeds, options, metadata, shares)
             self._job.count_updates(bool(agreed.changes.writes))

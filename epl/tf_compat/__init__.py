@@ -74,10 +74,12 @@ from epl.tf_compat.kerases import (
 )
 from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
 from epl.tf_compat.saving import (
+    checkpoint_name,
     export_folder_of,
     keep_latest,
     remove_older,
     wrap_event_writers,
+    wrap_load_checkpoint,
     wrap_object_checkpoints,
     wrap_saved_model_builder,
     wrap_saver_build,
@@ -85,6 +87,8 @@ from epl.tf_compat.saving import (
     wrap_saver_save,
     wrap_supervisor_saves,
     wrap_write_graph,
+    write_meta_graph,
+    writer_for_saver,
 )
 from epl.tf_compat.sessions import (
     BaseSession,
@@ -159,7 +163,11 @@ __all__ = [
     "is_function_graph",
     "is_root_graph",
     "is_variable",
+    "checkpoint_name",
     "keep_latest",
+    "wrap_load_checkpoint",
+    "write_meta_graph",
+    "writer_for_saver",
     "keras_session",
     "known_op_def",
     "last_step_of",

@@ -1,7 +1,9 @@
 """Checkpoints, exports, graphs and events in files."""
 
+from tensorflow.python.client import session as session_module
 from tensorflow.python.saved_model import builder_impl as builder_module
 from tensorflow.python.summary.writer import writer as writer_module
+from tensorflow.python.training import checkpoint_utils as checkpoint_utils_module
 from tensorflow.python.training import saver as saver_module
 from tensorflow.python.training import supervisor as supervisor_module
 from tensorflow.python.training import training_util
@@ -42,6 +44,51 @@ def remove_older(saver, meta_graph_suffix):
     """Once a Saver has saved: removes what it no longer keeps; TensorFlow itself removes one at each time."""
     while saver._checkpoints_to_be_deleted:
         saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=meta_graph_suffix)
+
+
+class _SaverSession(session_module.SessionInterface):
+    """Stands for a session that a tf.train.Saver is given to save with."""
+
+    def __init__(self, graph, write):
+        self._graph, self._write = graph, write
+
+    @property
+    def graph(self):
+        return self._graph
+
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        return self._write()
+
+
+def writer_for_saver(session, write):
+    """What a tf.train.Saver can be given in the place of a session: its one run, which writes, is `write()`."""
+    return _SaverSession(session.graph, write)
+
+
+def checkpoint_name(saver, prefix, step):
+    """The name of a checkpoint that a tf.train.Saver saves for a global step, a number."""
+    return ("%s-%08d" if saver._pad_step_number else "%s-%d") % (prefix, step)
+
+
+def write_meta_graph(saver, graph, checkpoint, suffix, **options):
+    """Writes the file `.meta` beside a checkpoint, as a tf.train.Saver's `save` does.
+
+    Args:
+      saver: the Saver.
+      graph: the tf.Graph.
+      checkpoint: its name.
+      suffix: of the file.
+      **options: of `save` that `export_meta_graph` has too.
+    """
+    with graph.as_default():
+        saver.export_meta_graph(checkpoint_management_module.meta_graph_filename(checkpoint, suffix), **options)
+
+
+def wrap_load_checkpoint(wrapper):
+    """Around every spelling of tf.train.load_checkpoint."""
+    for module in (checkpoint_utils_module,) + public("train"):
+        if "load_checkpoint" in dir(module):
+            wrap(module, "load_checkpoint", wrapper)
 
 
 def wrap_saver_restore(wrapper):

@@ -141,11 +141,12 @@ def last_step_of(hook):
     return hook._last_step
 
 
-def wrap_saver_hook(init, after_create_session):
+def wrap_saver_hook(init, after_create_session, end):
     """`init(original, hook, ...)` around the constructor of CheckpointSaverHook; `after_create_session(original, hook,
-    session, coord)` around where it gets to know its session."""
+    session, coord)` around where it gets to know its session; `end(original, hook, session)` around its last save."""
     wrap(hooks_module.CheckpointSaverHook, "__init__", init)
     wrap(hooks_module.CheckpointSaverHook, "after_create_session", after_create_session)
+    wrap(hooks_module.CheckpointSaverHook, "end", end)
 
 
 def timer_of(hook):

@@ -141,9 +141,9 @@ def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
 
 @pytest.mark.parametrize("average_slots", [True, False])
 def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, two_workers, tmp_path, average_slots):
-    """Where slots stay with each copy, all go on with worker 0's."""
+    """Where slots stay with each copy, all go on with worker 0's. One of the two is written beside training."""
     want, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD, average_slots)
-    config = dict(PERIOD, **{"local_sgd.average_slots": average_slots})
+    config = dict(PERIOD, **{"local_sgd.average_slots": average_slots, "checkpoint.async": average_slots})
     results = two_workers(PROGRAMS + "saved", str(tmp_path), config, 8, 6)
     found = plain("tests.helpers.programs.savers:read", results[0][1])
     assert_same_state(found, want[0]["states"][5])

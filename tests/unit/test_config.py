@@ -80,6 +80,7 @@ def test_documented_keys_have_their_documented_defaults():
     assert Config(environ={}).to_dict() == {
         "checkpoint.verify": True,
         "checkpoint.data_position": "",
+        "checkpoint.async": False,
         "checkpoint.keep": 0,
         "checkpoint.every_s": 0.0,
         "pipeline.num_micro_batch": 1,

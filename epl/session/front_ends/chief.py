@@ -1,7 +1,9 @@
 """Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
 
 import atexit
+import collections
 import contextlib
+import functools
 import numbers
 import os
 import re
@@ -12,6 +14,7 @@ from epl import tf_compat
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session import position_files
+from epl.session.beside import BESIDE
 from epl.session.endings.file_errors import told
 from epl.session.front_ends.saves import Save, are_several, check_by_saver, check_seen
 from epl.session.hooks import current_job, driver_of
@@ -54,25 +57,98 @@ def _own(path, driver, without=None):
         own(without.sub("", path) if without is not None else path, driver)
 
 
-def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
-    driver, config = driver_of(sess), Env.get().config.checkpoint
+# What `save` of a tf.train.Saver takes behind the global step.
+_Options = collections.namedtuple(
+    "_Options", "latest_filename meta_graph_suffix write_meta_graph write_state strip_default_attrs save_debug_info"
+)
+_Options.__new__.__defaults__ = (None, "meta", True, True, False, False)
 
-    def write():
+
+def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
+    driver, options, config = driver_of(sess), _Options(*args, **kwargs), Env.get().config.checkpoint
+    # What is written without the state file (exports) is there once `save` returns.
+    beside = getattr(config, "async") and driver is not None and saver.saver_def is not None and options.write_state
+    if beside:
+        BESIDE.settle()
+    save = Save(save_path) if are_several() else None
+    if save is not None and not is_chief():
+        return _save_with_chief(saver, save, driver, _numbered(saver, sess, save_path, global_step)[0], beside)
+
+    def prepare():
         _own(save_path, driver)
+        path, step = _numbered(saver, sess, save_path, global_step)
         if driver is not None:
-            driver.save_positions(_numbered(sess, save_path, global_step))
-        with _keeping(saver, config.keep, *args, **kwargs):
-            path = original(saver, sess, save_path, global_step, *args, **kwargs)
+            driver.save_positions(path)
+        return path, step
+
+    def write(session, step, options):
+        with _keeping(saver, config.keep, options):
+            path = original(saver, session, save_path, step, **options._asdict())
         if path and config.data_position:
             position_files.clean(path, Env.get().cluster.worker_num)
         return path
 
-    if not are_several():
-        return write()
-    save = Save(save_path)
-    if is_chief():
-        return save.write(write)
-    path = _numbered(sess, save_path, global_step)
+    if beside:
+        return _save_beside(prepare, write, saver, sess, options, save)
+
+    def prepare_and_write():
+        _, step = prepare()
+        return write(sess, step, options)
+
+    return prepare_and_write() if save is None else save.write(prepare_and_write)
+
+
+def _save_beside(prepare, write, saver, session, options, save):
+    """Copies what is to be saved, and lets a thread write it (checkpoint.async).
+
+    Args:
+      prepare: function that returns the checkpoint's name and the global step, or None, before anything is copied.
+      write: function (session, global step, options) that lets the Saver write.
+      saver, session, options: of the call.
+      save: the Save; None where there are no other workers.
+
+    Returns:
+      The checkpoint's name.
+    """
+    driver, names = driver_of(session), saver.saver_def
+    if save is not None:
+        save.begin()
+    with save.telling() if save is not None else contextlib.nullcontext():
+        path, step = prepare()
+        kept = driver.keep_saved(names.save_tensor_name, {names.filename_tensor_name: path})
+        if options.write_meta_graph:
+            settings = options._asdict()
+            more = {name: settings[name] for name in ("strip_default_attrs", "save_debug_info")}
+            tf_compat.write_meta_graph(saver, session.graph, path, options.meta_graph_suffix, **more)
+
+    @told
+    def written():
+        try:
+            return write(
+                tf_compat.writer_for_saver(session, kept.write), step, options._replace(write_meta_graph=False)
+            )
+        except Exception:
+            _remove_unfinished(path, options.meta_graph_suffix)
+            raise
+
+    BESIDE.write(driver, path, written if save is None else functools.partial(save.end, written))
+    return path
+
+
+def _remove_unfinished(checkpoint, meta_graph_suffix):
+    """Removes what there is of a checkpoint that could not be written: where there is no room, it takes some."""
+    gfile = tf_compat.tf.io.gfile
+    there = gfile.exists(checkpoint + ".index")  # one of the same name, which was there before
+    for path in gfile.glob(checkpoint + "*"):
+        rest = path[len(checkpoint) :]
+        if rest.startswith("_temp") and gfile.isdir(path):
+            gfile.rmtree(path)
+        elif ".tempstate" in rest or not there and (rest.startswith(".data-") or rest == "." + meta_graph_suffix):
+            gfile.remove(path)
+
+
+def _save_with_chief(saver, save, driver, path, beside):
+    """On another worker than the chief, who saves: helps where that is needed, and waits, now or later."""
     if driver is not None:
         driver.save_positions(path)
     if driver is not None and saver.saver_def is not None:
@@ -80,35 +156,39 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
         driver.help(fetched, fed)
         if driver.rewritten.plan.saves_together:  # all gather what the chief writes; here nothing is written
             driver.run(fetched, (), dict.fromkeys(fed, ""))
-    save.until_written(path)
+    if beside:
+        BESIDE.wait_for(driver, lambda: save.until_written(path))
+    else:
+        save.until_written(path)
     return path
 
 
 @contextlib.contextmanager
-def _keeping(saver, number, latest_filename=None, meta_graph_suffix="meta", meta=True, write_state=True, *_, **__):
-    """While a Saver saves, called with these arguments: so many checkpoints stay; 0: as it was told. Of what it writes
+def _keeping(saver, number, options):
+    """While a Saver saves, called with these options: so many checkpoints stay; 0: as it was told. Of what it writes
     without the state file, such as exports, it keeps no count."""
-    counts = number and write_state and saver.saver_def is not None
+    counts = number and options.write_state and saver.saver_def is not None
     if counts:
         tf_compat.keep_latest(saver, number)
     yield
     if counts:
-        tf_compat.remove_older(saver, meta_graph_suffix)
+        tf_compat.remove_older(saver, options.meta_graph_suffix)
 
 
-def _numbered(session, save_path, global_step):
-    """The prefix of the files of a checkpoint that a Saver writes."""
+def _numbered(saver, session, save_path, global_step):
+    """(the prefix of the files of a checkpoint that a Saver writes, the global step as a number, or None)."""
     path = tf_compat.tf.compat.as_str_any(tf_compat.tf.compat.path_to_str(save_path))
     if global_step is None:
-        return path
+        return path, None
     if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
         global_step = tf_compat.tf.train.global_step(session, global_step)
-    return "%s-%d" % (path, global_step)
+    return tf_compat.checkpoint_name(saver, path, global_step), global_step
 
 
 def _restore(original, saver, sess, save_path, *args, **kwargs):
     if save_path is not None and are_several() and not is_chief():
         check_seen(save_path)
+    BESIDE.finish()
     result = original(saver, sess, save_path, *args, **kwargs)
     driver = driver_of(sess)
     if driver is not None and save_path is not None:

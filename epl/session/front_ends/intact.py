@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from epl import tf_compat
 from epl.env import Env
 from epl.session import position_files
+from epl.session.beside import BESIDE
 
 _LOG = logging.getLogger("epl")
 
@@ -19,6 +20,7 @@ _LOG = logging.getLogger("epl")
 def install():
     """Hooks how TensorFlow finds the newest checkpoint of a folder. Calling it again changes nothing."""
     tf_compat.wrap_get_checkpoint_state(_state)
+    tf_compat.wrap_load_checkpoint(_load)
 
 
 class KnownCheckpoints(object):
@@ -53,7 +55,13 @@ def _stamp(path):
     return tuple(sorted(found))
 
 
+def _load(original, *args, **kwargs):
+    BESIDE.finish()
+    return original(*args, **kwargs)
+
+
 def _state(original, *args, **kwargs):
+    BESIDE.finish()
     state = original(*args, **kwargs)
     if state is None or not state.model_checkpoint_path or not Env.get().config.checkpoint.verify:
         return state

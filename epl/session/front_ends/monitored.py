@@ -10,6 +10,7 @@ from epl.env import Env
 from epl.launch import notice
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
+from epl.session.beside import BESIDE
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief
 from epl.session.hooks import driver_of, job
@@ -22,7 +23,7 @@ def install():
     tf_compat.wrap_worker_session_creator(_create_as_chief)
     tf_compat.wrap_should_stop(_should_stop)
     tf_compat.wrap_monitored_training_session(_training_session)
-    tf_compat.wrap_saver_hook(_saver_hook, _saver_hook_begins)
+    tf_compat.wrap_saver_hook(_saver_hook, _saver_hook_begins, _saver_hook_ends)
     tf_compat.wrap_stop_hook(_stop_hook)
 
 
@@ -118,6 +119,12 @@ def _saver_hook_begins(original, hook, session, coord):
     driver = driver_of(session)
     if driver is not None:
         driver.is_saved_by_hook = True
+
+
+def _saver_hook_ends(original, hook, session):
+    """Training has ended well if its last checkpoint is written; monitored sessions drop errors of the end itself."""
+    original(hook, session)
+    BESIDE.settle(driver_of(session))
 
 
 def has_notice():

@@ -6,6 +6,7 @@ together, so that the chief may save alone too. A worker that saves alone gets a
 """
 
 import collections
+import contextlib
 import json
 import logging
 import os
@@ -65,15 +66,29 @@ class Save(object):
 
     def write(self, write):
         """On the chief: calls `write()` and tells the others. Returns its value, the path, if it is any."""
+        self.begin()
+        return self.end(write)
+
+    def begin(self):
+        """On the chief, in the place of `write` where something comes before that, for which there is `telling`."""
         job().tell(self._topic + "/begun", b"{}")
-        try:
+
+    def end(self, write):
+        """On the chief, after `begin`: as `write`."""
+        with self.telling():
             result = write()
-        except Exception as error:
-            self._tell(failure="%s: %s" % (type(error).__name__, error))
-            raise
         path = _text(result or self._path)
         self._tell(path=path, looks=_looks_of(path))
         return result
+
+    @contextlib.contextmanager
+    def telling(self):
+        """On the chief: what goes wrong in this context the others are told."""
+        try:
+            yield
+        except Exception as error:
+            self._tell(failure="%s: %s" % (type(error).__name__, error))
+            raise
 
     def _tell(self, **news):
         job().tell(self._topic + "/done", json.dumps(news).encode())
@@ -141,11 +156,17 @@ def check_by_saver(what):
     Args:
       what: saves, at the beginning of a sentence.
     """
-    if Env.get().config.checkpoint.keep:
+    config = Env.get().config.checkpoint
+    if config.keep:
         raise UnsupportedError(
             "%s saves under names that the program gives, and removes none: checkpoint.keep is for what a "
             "tf.train.Saver saves (monitored sessions and Estimators too). Save with one, or leave checkpoint.keep "
             "at 0." % what
+        )
+    if getattr(config, "async"):
+        raise UnsupportedError(
+            "%s writes while training waits: checkpoint.async is for what a tf.train.Saver saves (monitored sessions "
+            "and Estimators too). Save with one, or leave checkpoint.async at False." % what
         )
 
 
