@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 from dataclasses import fields, replace
 
 from epl.graph.index import node_of
@@ -42,6 +43,8 @@ from epl.plan.sync.wire_types import plan_wire
 from epl.plan.zero.zero import STATE, in_groups, owned_groups, workers_of
 from epl.plan.zero.zero_owners import StagePlaces, divides_state, plan_zero
 from epl.program.program import ALONE, EACH_WORKER
+
+_LOG = logging.getLogger("epl")
 
 
 def make_plan(model, config, cluster):
@@ -127,6 +130,12 @@ def _gradients(model, analysis, config, link_between, apart, mesh, several):
 
 def _local_sgd(model, analysis, mesh, config, role):
     if not config.local_sgd.k_steps or mesh.copies.size == 1 or role is not None or not model.apply_calls:
+        return None
+    if mesh.num_replicas == 1:
+        _LOG.warning(
+            "local_sgd.k_steps: there is nothing to average, as all devices compute parts of one copy of the model, "
+            "and bring its gradients together in each step."
+        )
         return None
     return plan_local_sgd(model, analysis, mesh, config)
 

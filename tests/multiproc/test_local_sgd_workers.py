@@ -34,6 +34,14 @@ def test_two_workers(plain, two_workers, optimizer, resource, config):
         assert_same_training(got, rank)
 
 
+def test_one_copy_of_the_model_trains_as_without(plain, two_workers):
+    trained = "tests.helpers.programs.weights:trained"
+    want = plain(trained, 1, [2])
+    for got in two_workers(trained, 1, [2], local_sgd__k_steps=3):
+        assert_same(got["losses"], want["losses"])
+        assert_same_state(got["state"], want["state"])
+
+
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("rows", False)])
 def test_micro_batches(plain, two_workers, optimizer, resource):
     """Each copy takes a step with the mean gradient of its own micro-batches."""

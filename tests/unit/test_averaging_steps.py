@@ -191,6 +191,21 @@ def test_copies_that_train_by_themselves_have_no_state_to_divide(layout, config,
     assert got.graph.to_graph_def(tf.GraphDef) == want.graph.to_graph_def(tf.GraphDef) and got.plan.zero is None
 
 
+@pytest.mark.parametrize("scopes, devices", [([2], 2), ([1, 1], 2)])
+def test_of_one_copy_nothing_is_averaged(scopes, devices, caplog):
+    with planning.capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 4])
+        for number, count in enumerate(scopes):
+            with epl.replicate(count):
+                x = tf.matmul(x, planning.variable("kernel_%d" % number, [4, 4]))
+                loss = tf.reduce_sum(tf.square(x))
+        planning.sgd(loss)
+    one, other = (planning.compiled(graph, 1, devices, local_sgd__k_steps=k) for k in (0, 4))
+    assert one.graph.to_graph_def(tf.GraphDef) == other.graph.to_graph_def(tf.GraphDef)
+    assert other.plan.local_sgd is None
+    assert ("there is nothing to average, as all devices compute parts of one copy" in caplog.text) == (scopes == [2])
+
+
 def test_copies_that_train_by_themselves_have_whole_gradients(caplog):
     """What is said of gradients that others add to holds for none, or for each."""
     with planning.capture() as graph:

@@ -71,7 +71,7 @@ def test_settings_that_do_not_go_together(key, value):
         train(classifier())
     name = key.replace("__", ".")
     with pytest.raises(UnsupportedError, match="%s.* does not go together with epl.split" % name):
-        planning.compiled(graph, **{key: value})
+        planning.compiled(graph, 2, 2, **{key: value})
 
 
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_bfloat16)])

@@ -31,7 +31,7 @@ def _asked_for(model, config, mesh, role):
     found = set(composes.in_force(config.to_dict()))
     trains = mesh.copies.size > 1 and role is None and bool(model.apply_calls)
     has = {
-        composes.LOCAL_SGD: trains,
+        composes.LOCAL_SGD: trains and mesh.num_replicas > 1,
         composes.ZERO: trains,
         composes.ZERO_GRADIENTS: trains,
         composes.EQUAL_STEPS: mesh.copies.num_workers > 1 and bool(model.apply_calls),

@@ -161,6 +161,11 @@ class Mesh:
         return {DATA: copies // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
 
     @property
+    def num_replicas(self):
+        """Model replicas of all workers."""
+        return self.shape[DATA]
+
+    @property
     def everywhere(self):
         """The Group of all instances, of this worker's stages; where a worker may have some of them alone, of all
         stages, see `holding`."""

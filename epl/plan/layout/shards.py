@@ -13,7 +13,7 @@ from epl.partition.entries import COMBINES
 from epl.partition.hinted import Hints, hints_of
 from epl.partition.marks import Marks
 from epl.plan.facts.user_collectives import user_collectives
-from epl.plan.layout.layout import ROWS, is_split, shards_of
+from epl.plan.layout.layout import ROWS, is_split, num_copies, shards_of
 from epl.plan.layout.stages import used_taskgraphs
 from epl.program.placement import WHOLE
 from epl.rules import effects, tensors
@@ -45,7 +45,7 @@ def plan_hints(program, target):
     split = _split(program)
     if split is None:
         return None
-    _check_settings(program, target.config, split)
+    _check_settings(program, target, split)
     return Hinted(program.again, hints_of(program.graph))
 
 
@@ -146,11 +146,12 @@ def _check_shapes(program, names, where):
             )
 
 
-def _check_settings(program, config, split):
+def _check_settings(program, target, split):
     """Raises UnsupportedError for what is not known to compute the same with tensors that a TaskGraph divides."""
     what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
     one, collectives = composes.SPLIT if split.kind == "split" else composes.ROWS, user_collectives(program.graph)
-    features = composes.in_force(config.to_dict()) | {one}
+    features = composes.in_force(target.config.to_dict()) | {one}
+    features -= {composes.LOCAL_SGD} if num_copies(program, target) == 1 else set()
     with_ops = [composes.COLLECTIVES] if collectives else []
     names = {"devices": split.device_count, "node": collectives[0].name if collectives else ""}
     for other in [each.other for each in composes.REFUSALS if each.one is one and each.other in features] + with_ops:

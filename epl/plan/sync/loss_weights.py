@@ -70,8 +70,9 @@ def plan_loss_weights(program, target):
     mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
     mesh = in_one_piece(mesh) if program.whole_batches else mesh
     micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
+    apart = config.local_sgd.k_steps and mesh.num_replicas > 1
     # With local_sgd nothing is averaged but what a copy of the model has of its own micro-batches.
-    copies = 1 if config.local_sgd.k_steps else mesh.num_merged()
+    copies = 1 if apart else mesh.num_merged()
     if copies * micro_batches == 1:
         return LossWeights(merges)
     losses = plan_losses(program, analyse(program), reported)
@@ -93,7 +94,7 @@ def plan_loss_weights(program, target):
     fed = _of_fed_rows(program, losses) - counted if _feeds_whole_copies(mesh, config) else frozenset()
     stage_of, found = stages_of(program, used) if len(mesh.stages) == len(used) else {}, []
     for number, loss in enumerate(losses):
-        copies = 1 if config.local_sgd.k_steps else mesh.num_merged(stage_of.get(node_of(loss.tensor), 0))
+        copies = 1 if apart else mesh.num_merged(stage_of.get(node_of(loss.tensor), 0))
         parts = copies * micro_batches
         terms = tuple(
             term

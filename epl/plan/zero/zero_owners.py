@@ -41,20 +41,17 @@ class StagePlaces:
 ALL_STAGES = StagePlaces()
 
 
-def divides_state(model, config, mesh, role, local_sgd):
-    """Whether copies of a model divide among them what `zero.level` says; logs where they have nothing in common.
-
-    Args:
-      local_sgd: the LocalSgd, where each copy trains by itself; or None.
-    """
+def divides_state(model, config, mesh, role):
+    """Whether copies of a model divide among them what `zero.level` says; logs where they have nothing in common, as
+    each trains by itself."""
     if not config.zero.level or mesh.copies.size == 1 or role is not None or not model.apply_calls:
         return False
-    if local_sgd is not None:
+    if config.local_sgd.k_steps:
         _LOG.warning(
             "zero.level: there is nothing to divide, as with local_sgd.k_steps each copy of the model makes its own "
             "updates, from a state of its own, between averages."
         )
-    return local_sgd is None
+    return not config.local_sgd.k_steps
 
 
 def plan_zero(model, analysis, level, groups, places=ALL_STAGES):
