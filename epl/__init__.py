@@ -4,7 +4,9 @@ The public names are those of epl/api.py. They load TensorFlow, so they are fetc
 `epl-launch` and `epl.plan` are in this package too and do without. Tools that only read the source see them as imports.
 """
 
+import difflib as _difflib
 import importlib as _importlib
+import sys as _sys
 from typing import TYPE_CHECKING
 
 from epl.version import __version__
@@ -103,7 +105,9 @@ if not TYPE_CHECKING:  # to a tool it would say that there is any name
                 "the model, epl.get_collection(key) what is merged. docs/migrating.md has the rest."
             )
         if name not in __all__:
-            raise AttributeError("module 'epl' has no attribute %r" % name)
+            near = [] if _sys.version_info >= (3, 10) else _difflib.get_close_matches(name, __all__, n=1)
+            hint = ". Did you mean: %r?" % near[0] if near else ""  # later versions of Python say it themselves
+            raise AttributeError("module 'epl' has no attribute %r%s" % (name, hint))
         value = getattr(_importlib.import_module(_ELSEWHERE.get(name, "epl.api")), name)
         globals()[name] = value
         return value

@@ -70,10 +70,17 @@ def place(stacks, thread, beside=False):
       beside: the thread waits for TensorFlow, so that code of the program which that calls (data, py_func) says more.
     """
     own = {stack.thread: _of_program(stack) for stack in stacks}
-    others = [frame for stack in stacks if stack.thread != thread for frame in [own[stack.thread]] if frame]
-    if beside and others:
-        return others[0]
-    return own.get(thread) or next(iter(others), None)
+    # What TensorFlow calls comes before threads that the program has started, which are often at rest.
+    others = sorted((stack for stack in stacks if stack.thread != thread and own[stack.thread]), key=_is_started)
+    frames = [own[stack.thread] for stack in others]
+    if beside and frames:
+        return frames[0]
+    return own.get(thread) or next(iter(frames), None)
+
+
+def _is_started(stack):
+    """Whether it is that of a threading.Thread."""
+    return bool(stack.frames) and stack.frames[-1].function == "_bootstrap"
 
 
 def _of_program(stack):

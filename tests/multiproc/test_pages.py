@@ -1,6 +1,7 @@
 """The programs that stand on pages of docs/, as they stand there."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,14 @@ LAYOUTS = {
     "replicate(device_count=2, name=": (3, 1),
     "pipeline.num_stages": (1, 4),
     "with epl.split": (1, 4),
+}
+
+
+# Of the whole programs on other pages: who runs them.
+ELSEWHERE = {
+    "getting_started.md": ["local_model.py"],  # the quick start (tests/unit/test_docs.py, test_progress_workers.py)
+    "pipelines.md": ["pipeline.py"],
+    "troubleshooting.md": ["twice.py"],
 }
 
 
@@ -39,6 +48,18 @@ def test_programs_of_the_page(jobs, tmp_path, name, layout):
 
 def test_two_runs_show_updates_that_race(plain, tmp_path):
     assert plain("tests.helpers.programs.pages:run", "troubleshooting.md", "twice.py", str(tmp_path)) == ["weight"]
+
+
+def test_the_pipeline_learns(template, tmp_path):
+    (tmp_path / "pipeline.py").write_text(pages.on("pipelines.md")["pipeline.py"])
+    environ = processes.worker_environments(1, 2)[0]
+    ended = template.python([str(tmp_path / "pipeline.py")], environ, tmp_path / "log").wait(120)
+    losses = [float(text) for text in re.findall(r"step \d+, loss ([\d.]+)", ended.output)]
+    assert ended.code == 0 and len(losses) == 5 and losses[-1] < losses[0], ended
+
+
+def test_every_program_of_a_page_is_run():
+    assert {page: sorted(pages.on(page)) for page in PAGES if page != PAGE and pages.on(page)} == ELSEWHERE
 
 
 @pytest.mark.parametrize("page, number", FRAGMENTS, ids=str)

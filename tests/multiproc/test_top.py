@@ -4,80 +4,13 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
+from tests.helpers.held_up_job import IN_STEP, NAMES, HeldUp, row
 from tests.helpers.launching import Launch
-from tests.helpers.processes import clean_environment
 
 pytestmark = pytest.mark.either_line
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.path.join(ROOT, "tests", "helpers", "programs", "held_up.py")
-# Beyond it something hangs.
-LIMIT_S = 120
-
-
-class HeldUp(object):
-    """A running job of held_up.py with two workers."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        arguments = [sys.executable, "-m", "epl.launch", "--num_workers", "2", "--device", "cpu", PROGRAM, str(folder)]
-        self.output = open(str(folder / "output"), "wb")
-        self.process = subprocess.Popen(
-            arguments,
-            cwd=str(folder),
-            env=clean_environment(TMPDIR=str(folder)),
-            stdout=self.output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def top(self, *arguments):
-        """(exit status, output) of epl-top."""
-        command = [sys.executable, "-m", "epl.launch.top"] + list(arguments)
-        ended = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, env=clean_environment()
-        )
-        return ended.returncode, ended.stdout.decode()
-
-    def once(self):
-        return self.top("--once", str(self.process.pid))[1]
-
-    def until(self, told, what):
-        """Waits until `told` gives something; returns that."""
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            found = told()
-            if found:
-                return found
-            assert self.process.poll() is None, (self.folder / "output").read_text()
-            assert time.monotonic() < deadline, "not %s: %s" % (what, (self.folder / "output").read_text())
-            time.sleep(0.05)
-
-    def begin(self, fault):
-        path = self.folder / "at"
-        if path.exists():
-            path.unlink()
-        (self.folder / "next").write_text(fault)
-        (self.folder / "next").rename(self.folder / "fault")  # the program may look at any time
-        self.until(lambda: path.exists() and path.read_text() == fault, "at " + fault)
-        time.sleep(1.0)  # until the others have waited for it for a while
-
-    def end(self):
-        (self.folder / "fault").unlink()
-        self.until(lambda: "\nnobody is late" in self.once(), "going on")
-
-    def close(self):
-        os.killpg(self.process.pid, signal.SIGTERM)
-        try:
-            self.process.wait(LIMIT_S)
-        finally:
-            self.output.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,64 +23,34 @@ def job(tmp_path_factory):
         started.close()
 
 
-def row(text, worker):
-    """The line of a worker in the table."""
-    return next(line for line in text.splitlines() if line.startswith("%d " % worker))
-
-
 @pytest.mark.parametrize(
-    "fault, names",
-    [
-        (
-            "sleeps",
-            r"late: worker 1, in its own Python for [\d.]+ s, at held_up\.py:\d+ in sleeps: time\.sleep\(0\.1\)",
-        ),
-        (
-            "endless_loop",
-            r"late: worker 1, in its own Python for [\d.]+ s, at held_up\.py:\d+ in (endless_loop|fault): ",
-        ),
-        ("endless_call", r"late: worker 1, in a step of .* for [\d.]+ s, at held_up\.py:\d+ in (endless_call|fault): "),
-        (
-            "holds_the_interpreter",
-            r"late: worker 1, in its own Python for [\d.]+ s, at held_up\.py:\d+ in holds_the_interpreter: re\.match",
-        ),
-        (
-            "starved",
-            r"late: worker 1, waits for data \(.*IteratorGetNext.*\) for [\d.]+ s, at held_up\.py:\d+ in (rows|fault)",
-        ),
-        ("other_fetches", r"late: worker 1, waits for data \(taken\) for [\d.]+ s, at held_up\.py:\d+ in "),
-        ("slow", r"late: worker 1, .* for [\d.]+ s, at held_up\.py:\d+ in <module>: "),
-    ],
+    "fault", ["sleeps", "endless_loop", "endless_call", "holds_the_interpreter", "starved", "other_fetches", "slow"]
 )
-def test_who_is_late_is_named(job, fault, names):
+def test_who_is_late_is_named(job, fault):
     job.begin(fault)
     text = job.once()
     job.end()
-    assert re.search(names, text), text
+    assert re.search(NAMES[fault], text), text
     assert "late: worker 0" not in text
     if fault != "slow":
-        in_step = fault in ("endless_call", "starved")
-        waits = "all_reduce 'epl_aggregate/" if in_step else "the exchange before a step, for which all workers have to"
-        assert "in " + waits in row(text, 0), text
+        before = "the exchange before a step, for which all workers have to"
+        assert "in " + ("all_reduce 'epl_aggregate/" if fault in IN_STEP else before) in row(text, 0), text
 
 
 def test_a_stopped_worker_is_named(job):
-    job.begin("stopped")
-    pid = int(row(job.once(), 1).split()[1])
-    os.kill(pid, signal.SIGSTOP)
+    pid = job.stop()
     try:
-        text = job.until(lambda: re.search(r"late: worker 1, stopped \(SIGSTOP\); it was in .*", job.once()), "named")
-        assert text.group(0)
+        assert job.until(lambda: re.search(NAMES["stopped"], job.once()), "named")
     finally:
         os.kill(pid, signal.SIGCONT)
     job.end()
 
 
 def test_all_stacks_and_a_timeline(job, tmp_path):
-    text = job.top("--once", "--stacks")[1]
+    text = job.top("--once", "--stacks", str(job.process.pid))[1]
     assert re.search(r"worker 0:\nthread that trains:\n", text) and "held_up.py" in text, text
     path = str(tmp_path / "timeline.json")
-    status, said = job.top("--flight", path)
+    status, said = job.top("--flight", path, str(job.process.pid))
     assert (status, said) == (0, "wrote %s, for https://ui.perfetto.dev or chrome://tracing\n" % path)
     traced = open(path).read()
     assert "agreement on a step" in traced and re.search(r'"name": "step \d+"', traced)

@@ -79,7 +79,7 @@ PROGRAMS = {
     "misspelt function": (
         HEAD + INIT + "with epl.replicat(1):\n    pass",
         "module 'epl' has no attribute 'replicat'",
-        "replicat",
+        "Did you mean: 'replicate'",
         "with epl.replicat(1):",
     ),
     "a device count that is none": (

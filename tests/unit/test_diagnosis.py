@@ -130,6 +130,17 @@ def test_stacks():
     assert stacks.place([], 1) is None
 
 
+def test_of_other_threads_those_that_tensorflow_calls_come_first():
+    started = (
+        "Thread 0x00007f33 (most recent call first):\n"
+        '  File "/home/me/log.py", line 5 in flush\n'
+        '  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap\n\n'
+    )
+    found = stacks.parse(started + TEXT)
+    assert stacks.place(found, 0x7F22, beside=True) == stacks.Frame("/home/me/data.py", 7, "rows")
+    assert stacks.place(stacks.parse(started), 0x7F22, beside=True) == stacks.Frame("/home/me/log.py", 5, "flush")
+
+
 def test_a_timeline(tmp_path):
     own = board.Board(str(tmp_path / "b"))
     own.note_step(1.0, 1.5, 7)
