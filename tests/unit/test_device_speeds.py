@@ -120,22 +120,20 @@ def test_without_devices_parts_are_equal():
 
 
 @pytest.mark.parametrize(
-    "graph, keys, error, text",
+    "graph, error, text",
     [
-        (lambda: model(), {"communication.sync_batch_norm": True}, UnsupportedError, r"=\(auto\) does not go together"),
         (
             lambda: model(rows=8),
-            {},
             UnsupportedError,
             r"=\(auto\) does not go together with a model that devices divide",
         ),
-        (lambda: model(count=1), {}, PlanError, "here each replica has one device and a batch of its own"),
+        (lambda: model(count=1), PlanError, "here each replica has one device and a batch of its own"),
     ],
 )
-def test_what_is_refused_is_refused_before_anything_is_measured(graph, keys, error, text):
+def test_what_is_refused_is_refused_before_anything_is_measured(graph, error, text):
     job = _FirstOfTwo()
     with pytest.raises(error, match=text):
-        weigh_devices(graph(), Config(dict(AUTO, **keys), {}), planning.cluster(2, 1), job, None)
+        weigh_devices(graph(), Config(AUTO, {}), planning.cluster(2, 1), job, None)
     assert not job.met
 
 

@@ -9,8 +9,6 @@ import tensorflow.compat.v1 as tf
 from epl.session import step_times
 from epl.session.executions import executions, kernels
 
-pytestmark = pytest.mark.once
-
 BASE = 1700000000000000  # microseconds since the epoch, as in traces
 CPU = "/job:localhost/replica:0/task:0/device:CPU:%d"
 
