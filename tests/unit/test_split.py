@@ -375,7 +375,7 @@ def test_settings_that_do_not_go_together_with_rows():
         replicated(tf.placeholder(tf.float32, [8, 4]))
     message = "local_sgd.k_steps does not go together with epl.replicate.2. .* or use epl.replicate.1."
     with pytest.raises(UnsupportedError, match=message):
-        planning.compiled(graph, local_sgd__k_steps=4)
+        planning.compiled(graph, 2, 2, local_sgd__k_steps=4)
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])
