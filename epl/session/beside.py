@@ -36,7 +36,7 @@ class Beside(object):
         self._work = work = Work(written, "a checkpoint that is written beside training")
         self._begin(holder, lambda: _outcome(work, path))
 
-    def wait_for(self, holder, wait):
+    def follow(self, holder, wait):
         """Another worker writes one; `wait`: function that returns when it is written, and raises what went wrong."""
         self._work = None
         self._begin(holder, wait)

@@ -157,7 +157,7 @@ def _save_with_chief(saver, save, driver, path, beside):
         if driver.rewritten.plan.saves_together:  # all gather what the chief writes; here nothing is written
             driver.run(fetched, (), dict.fromkeys(fed, ""))
     if beside:
-        BESIDE.wait_for(driver, lambda: save.until_written(path))
+        BESIDE.follow(driver, lambda: save.until_written(path))
     else:
         save.until_written(path)
     return path
