@@ -94,6 +94,37 @@ def test_keys(job):
     assert first.get("a", 1)
 
 
+class TooLate(grpc.RpcError):
+    """What gRPC raises where the time of day has been set ahead during a call."""
+
+    def code(self):
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def details(self):
+        return "Deadline Exceeded"
+
+
+def test_a_call_that_is_over_before_its_time_comes_again(job, monkeypatch):
+    _, (client,) = job(1)
+    rpc, late, made = client._connection.rpc, [TooLate()], []
+
+    def jumps(name, header, *rest):
+        if name != "Set":
+            return rpc(name, header, *rest)
+        made.append(header["key"])
+        if late:
+            raise late.pop()
+        return rpc(name, header, *rest)
+
+    monkeypatch.setattr(client._connection, "rpc", jumps)
+    client.set("a", b"1")
+    assert client.get("a", 1) == b"1" and made == ["a", "a"]
+    late.extend([TooLate(), TooLate()])
+    with pytest.raises(CommunicationError, match="Worker 0 at .* did not answer within 10 s"):
+        client.set("b", b"1")
+    assert made == ["a", "a", "b", "b"]
+
+
 def test_a_key_belongs_to_who_sets_it(job, caplog):
     _, (chief, first, second) = job(3)
     first.set("a", b"1")
