@@ -157,14 +157,22 @@ def _with_loader(spec, loader):
     return spec
 
 
-class _TensorFlowLoader(importlib.abc.Loader):
-    """Loads TensorFlow as it is, then puts the module of version 1 in its place."""
+class _Around(importlib.abc.Loader):
+    """Makes a module as the loader does that it has; subclasses say how it is run."""
 
-    def __init__(self, loader, finder):
-        self._loader, self._finder = loader, finder
+    def __init__(self, loader):
+        self._loader = loader
 
     def create_module(self, spec):
         return self._loader.create_module(spec)
+
+
+class _TensorFlowLoader(_Around):
+    """Loads TensorFlow as it is, then puts the module of version 1 in its place."""
+
+    def __init__(self, loader, finder):
+        super().__init__(loader)
+        self._finder = finder
 
     def exec_module(self, module):
         self._loader.exec_module(module)
@@ -172,14 +180,8 @@ class _TensorFlowLoader(importlib.abc.Loader):
         self._finder.replaced(module, *namespace.of_version_1(module))
 
 
-class _InsideLoader(importlib.abc.Loader):
+class _InsideLoader(_Around):
     """Loads a module of TensorFlow's inside, which then gives what has moved away from it too."""
-
-    def __init__(self, loader):
-        self._loader = loader
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
 
     def exec_module(self, module):
         self._loader.exec_module(module)
@@ -215,41 +217,27 @@ class _PublicLoader(importlib.abc.Loader):
         sys.modules[module.__name__] = _public_module(self._path)
 
 
-class _MessagesLoader(importlib.abc.Loader):
+class _MessagesLoader(_Around):
     """Runs a module of messages that an old protoc may have written."""
-
-    def __init__(self, loader):
-        self._loader = loader
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
 
     def exec_module(self, module):
         importlib.import_module(_MESSAGES).run(self._loader, module)
 
 
-class _EmptiedLoader(importlib.abc.Loader):
+class _EmptiedLoader(_Around):
     """Loads a module of SciPy's, which then gives what has gone from it too."""
-
-    def __init__(self, loader):
-        self._loader = loader
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
 
     def exec_module(self, module):
         self._loader.exec_module(module)
         old_scipy.serve_gone(module)
 
 
-class _VersionTwoLoader(importlib.abc.Loader):
+class _VersionTwoLoader(_Around):
     """Runs a library's module with an `import` of its own, which gives the TensorFlow that it is written for."""
 
     def __init__(self, loader, original):
-        self._loader, self._original = loader, original
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
+        super().__init__(loader)
+        self._original = original
 
     def exec_module(self, module):
         # Python takes the functions that are always there, `__import__` too, from this entry of a module's names.
